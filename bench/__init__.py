@@ -1,0 +1,1 @@
+"""Microbenchmarks: each file is a command of its own; `python -m bench` runs them all."""

@@ -1,0 +1,6 @@
+#include "bindings/bindings.h"
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "The engine of decentcomm.";
+  decentcomm::register_common(m);
+}
