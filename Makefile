@@ -1,9 +1,11 @@
 # make demo, make test: each sets up all it needs (Python >= 3.10, a C++20 compiler and make must be there). Also: lint, bench, clean.
 PYTHON ?= python3
-CXX ?= c++
+ifeq ($(origin CXX),default)  # make's own default is g++, wherever c++ leads
+CXX := c++
+endif
+export CXX
 VENV := .venv
 BIN := $(VENV)/bin
-MPICH := mpich==5.0.2
 SOURCES := $(shell find csrc -type f 2>/dev/null) CMakeLists.txt setup.py pyproject.toml
 CPP := $(shell find csrc tests -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
@@ -37,11 +39,11 @@ clean:
 	rm -rf $(VENV) build dist demo *.egg-info decentcomm/*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -exec rm -rf {} +
 
-$(VENV)/.deps: requirements-dev.txt | tools
+$(VENV)/.deps: requirements-dev.txt requirements-mpich.txt | tools
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@# MPICH owns the same file names as Open MPI, so it gets a folder of its own; only tests use it.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-installed --prefix $(VENV)/mpich $(MPICH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-installed --prefix $(VENV)/mpich -r requirements-mpich.txt
 	touch $@
 
 $(VENV)/.built: $(VENV)/.deps $(SOURCES)

@@ -25,7 +25,16 @@ from decentcomm.control import (
     torchrun_store,
 )
 from decentcomm.errors import WorldError
-from decentcomm.launch import TORCHRUN, Launcher, Placement, detect, require_agreement, told_by
+from decentcomm.launch import (
+    ALONE,
+    TORCHRUN,
+    Launcher,
+    Placement,
+    detect,
+    require_agreement,
+    require_master,
+    told_by,
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,10 @@ class World:
     launcher: str
 
 
+LONGEST_TIMEOUT = 1e8
+"""Three years: what torch's stores can still count."""
+
+
 @dataclass
 class _State:
     world: World | None = None
@@ -74,8 +87,8 @@ def init(*, timeout: float | None = None) -> World:
         from decentcomm._C import Environment
 
         seconds = Environment.get().timeout_seconds if timeout is None else timeout
-        if not seconds > 0:
-            raise WorldError(f"timeout={seconds} must be a positive number of seconds")
+        if not 0 < seconds <= LONGEST_TIMEOUT:
+            raise WorldError(f"timeout={seconds} must be a number of seconds above 0 and at most {LONGEST_TIMEOUT:g}")
         said, name = _placement(os.environ)
         control = _connect(said, name, timedelta(seconds=seconds))
         _state.world, _state.control = _agree(said, name, control), control
@@ -87,6 +100,11 @@ def world() -> World:
     if _state.world is None:
         raise WorldError("decentcomm.init() has not been called: call it once at the start of the script")
     return _state.world
+
+
+def initialised() -> bool:
+    """True after `init`."""
+    return _state.world is not None
 
 
 def control() -> Control:
@@ -103,9 +121,9 @@ def _placement(env: Mapping[str, str]) -> tuple[Placement, str]:
         said = detect(env)
         return said, said.launcher.name
     rank, size, name = dist.get_rank(), dist.get_world_size(), "torch.distributed"
-    if not any(v in env for v in (TORCHRUN.rank, TORCHRUN.size)):
-        return Placement(told_by(name), rank, size), name
     said = detect(env)
+    if said.launcher is ALONE:
+        return Placement(told_by(name), rank, size), name
     require_agreement(said, rank, size, name)
     return said, name
 
@@ -116,8 +134,9 @@ def _connect(said: Placement, name: str, timeout: timedelta) -> Control:
     if name == "torch.distributed":
         return StoreControl(process_group_store(), said.rank, said.size, timeout)
     if said.launcher is TORCHRUN:
+        require_master(os.environ, said)
         return StoreControl(torchrun_store(timeout), said.rank, said.size, timeout)
-    return MpiControl(said.size, name)
+    return MpiControl(said.size, name, timeout)
 
 
 def _agree(said: Placement, name: str, control: Control) -> World:
@@ -136,7 +155,8 @@ def _agree(said: Placement, name: str, control: Control) -> World:
         by_node.setdefault(other["node"] if agents else other["host"], []).append(other["rank"])
     layout = tuple(tuple(ranks) for ranks in by_node.values())
     node = next(i for i, ranks in enumerate(layout) if said.rank in ranks)
-    _check_node(names, layout[node], everyone)
+    for ranks in layout:
+        _check_node(names, ranks, everyone)
     local_rank = layout[node].index(said.rank) if said.local_rank is None else said.local_rank
     return World(said.rank, said.size, local_rank, len(layout[node]), node, len(layout), layout, name)
 

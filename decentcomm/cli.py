@@ -51,9 +51,8 @@ def topology(
         made = topologies.make(name, size=size, nodes=_nodes(nodes), **_options(option or []))
         _show(made)
         if draw is not None:
-            made.draw(draw)
-            console.print(f"wrote {draw}")
-    except (Error, OSError, ValueError) as e:
+            typer.echo(f"wrote {made.draw(draw)}")
+    except (Error, OSError, ValueError, MemoryError) as e:
         typer.echo(f"error: {e}", err=True)
         raise typer.Exit(2) from e
 
@@ -74,8 +73,8 @@ def _options(pairs: list[str]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
-        if not equals:
-            raise Error(f"--option {pair}: write it as key=value")
+        if not equals or key in ("size", "nodes"):
+            raise Error(f"--option {pair}: write it as key=value; size and nodes are --size and --nodes")
         try:
             options[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):

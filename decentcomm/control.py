@@ -8,7 +8,10 @@ from one thread.
 from __future__ import annotations
 
 import os
+import time
+from array import array
 from datetime import timedelta
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
 from decentcomm.errors import MissingDependencyError, WorldError
@@ -63,34 +66,49 @@ class StoreControl:
 
 
 class MpiControl:
-    """Over MPI, with a communicator of its own."""
+    """Over MPI, with a communicator of its own.
 
-    def __init__(self, size: int, launcher: str) -> None:
+    Non-blocking calls, so that a rank that does not come is noticed; only MPI_Init itself has no deadline.
+    """
+
+    def __init__(self, size: int, launcher: str, timeout: timedelta) -> None:
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as e:
             raise MissingDependencyError(
                 f"{launcher} started {size} ranks, but mpi4py cannot be loaded ({e}): pip install 'decentcomm[mpi]'"
             ) from e
+        self._timeout = timeout.total_seconds()
         seen = MPI.COMM_WORLD.Get_size()
         if seen != size:
+            library = MPI.Get_library_version().splitlines()[0].split(",")[0]
             raise WorldError(
-                f"{launcher} started {size} ranks, but mpi4py sees {seen}: it uses another MPI library "
-                f"({MPI.Get_library_version().splitlines()[0].split(',')[0]}); use that library's mpirun, "
-                "or reinstall mpi4py"
+                f"{launcher} started {size} ranks, but mpi4py sees {seen}: it uses another MPI library ({library}), "
+                "or the variables were set by hand; use that library's mpirun, or reinstall mpi4py"
             )
+        self._complete(MPI.COMM_WORLD.Ibarrier())  # Dup and Open MPI's Idup block: first see that everyone is here
         self._comm = MPI.COMM_WORLD.Dup()
 
     def all_gather(self, data: bytes) -> list[bytes]:
         """Lengths first, then the bytes."""
-        from array import array
-
         lengths = array("q", [0] * self._comm.Get_size())
-        self._comm.Allgather(array("q", [len(data)]), lengths)
+        self._complete(self._comm.Iallgather(array("q", [len(data)]), lengths))
         gathered = bytearray(sum(lengths))
-        self._comm.Allgatherv(data, [gathered, lengths.tolist()])
-        ends = [sum(lengths[: i + 1]) for i in range(len(lengths))]
+        self._complete(self._comm.Iallgatherv(data, [gathered, lengths.tolist()]))
+        ends = list(accumulate(lengths))
         return [bytes(gathered[end - n : end]) for end, n in zip(ends, lengths, strict=True)]
+
+    def _complete(self, request: Any) -> None:
+        """Wait for a request: at once if it is quick, with naps if it is not."""
+        start, nap = time.monotonic(), 0.0
+        while not request.Test():
+            if time.monotonic() - start > self._timeout:
+                raise WorldError(
+                    f"an MPI rank waited {self._timeout:g} s for others at a control exchange; "
+                    "did all ranks get there, and do they run the same script?"
+                )
+            time.sleep(nap)
+            nap = min(nap + 1e-5, 1e-3)
 
 
 def torchrun_store(timeout: timedelta) -> Store:

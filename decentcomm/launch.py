@@ -63,13 +63,10 @@ def detect(env: Mapping[str, str]) -> Placement:
         _refuse_bare_srun(env)
         return Placement(ALONE, 0, 1, 0, 1, 0)
     first = found[0]
-    if first.launcher is TORCHRUN:
-        if (
-            "TORCHELASTIC_RUN_ID" not in env
-        ):  # torchrun under mpirun is one agent a node: the outer variables are the agents'
-            for other in found[1:]:
-                _require_same(first, other)
-        _require_master(env, first)
+    # torchrun started by mpirun is one agent a node: then the outer variables are the agents'.
+    if not (first.launcher is TORCHRUN and "TORCHELASTIC_RUN_ID" in env):
+        for other in found[1:]:
+            _require_same(first, other)
     return first
 
 
@@ -86,6 +83,11 @@ def require_agreement(said: Placement, rank: int, size: int, who: str) -> None:
 def _read(env: Mapping[str, str], launcher: Launcher) -> Placement | None:
     rank, size = _integer(env, launcher.rank), _integer(env, launcher.size)
     if rank is None and size is None:
+        for name in (launcher.local_rank, launcher.local_size, launcher.node):
+            if name and name in env:
+                raise WorldError(
+                    f"{name}={env[name]} is set, but {launcher.rank} and {launcher.size} are not; set all or none"
+                )
         return None
     if rank is None or size is None:
         missing, given = (launcher.rank, launcher.size) if rank is None else (launcher.size, launcher.rank)
@@ -114,18 +116,17 @@ def _integer(env: Mapping[str, str], name: str) -> int | None:
 
 
 def _require_same(first: Placement, other: Placement) -> None:
-    pairs = (
-        (first.launcher.rank, first.rank, other.launcher.rank, other.rank),
-        (first.launcher.size, first.size, other.launcher.size, other.size),
-    )
-    for name, value, other_name, other_value in pairs:
-        if value != other_value:
+    for field in ("rank", "size", "local_rank", "local_size"):
+        value, other_value = getattr(first, field), getattr(other, field)
+        if None not in (value, other_value) and value != other_value:
+            name, other_name = getattr(first.launcher, field), getattr(other.launcher, field)
             raise WorldError(f"{name}={value} contradicts {other_name}={other_value}; unset {name} or make them equal")
 
 
-def _require_master(env: Mapping[str, str], said: Placement) -> None:
+def require_master(env: Mapping[str, str], said: Placement) -> None:
+    """Raise unless `env` says where the ranks meet."""
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not env.get(name)]
-    if said.size > 1 and missing:
+    if missing:
         raise WorldError(
             f"WORLD_SIZE={said.size} is set, but {missing[0]} is not: launch with torchrun or mpirun, "
             f"or set {' and '.join(missing)} to where rank 0 listens"

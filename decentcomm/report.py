@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
+from decentcomm.errors import Error
+
 
 @dataclass(frozen=True)
 class Fact:
@@ -54,7 +56,11 @@ def _engine() -> list[Fact]:
         Fact("engine", engine.version(), note=f"built by {engine.compiler()}"),
         Fact("cpu kernels", engine.instruction_sets()[-1], note="of " + ", ".join(engine.instruction_sets())),
     ]
-    return facts + [Fact(name, value, note=help) for name, value, help in engine.Environment.get().describe()]
+    try:
+        settings = engine.Environment.get().describe()
+    except Error as e:
+        return [*facts, Fact("settings", "wrong", False, str(e))]
+    return facts + [Fact(name, value, note=help) for name, value, help in settings]
 
 
 def _asked(name: str, ask: Callable[[], Fact]) -> Fact:
@@ -117,7 +123,10 @@ def _mpi() -> Fact:
         import mpi4py
     except ImportError:
         return Fact("mpi4py", "not installed", False, "MPI: pip install 'decentcomm[mpi]' and an MPI library")
-    return Fact("mpi4py", mpi4py.__version__)
+    mpi4py.rc.initialize = False  # only to ask which library it loads
+    from mpi4py import MPI
+
+    return Fact("mpi4py", mpi4py.__version__, note=MPI.Get_library_version().splitlines()[0].split(",")[0])
 
 
 def _mpirun() -> Fact:

@@ -28,6 +28,7 @@ def command(launcher: str, size: int) -> list[str]:
     """How `launcher` starts `size` ranks of a Python script, up to the script's name."""
     if launcher == "torchrun":
         return [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={size}"]
+    # -m mpi4py: an exception in one rank ends all, instead of waiting for the others in MPI_Finalize.
     return [
         str(BIN / "mpirun"),
         "-np",
@@ -37,6 +38,8 @@ def command(launcher: str, size: int) -> list[str]:
         "--bind-to",
         "none",
         sys.executable,
+        "-m",
+        "mpi4py",
     ]
 
 

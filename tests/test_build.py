@@ -28,14 +28,15 @@ def shell(*argv: object, **options: object) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of the sources that git knows, so that nothing left in the tree gets in."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    listed = shell("git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
-    for name in listed:
-        if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, source / name)
-    shell(sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", out, source)
+    """A wheel built from a source distribution, so that both are known to be whole."""
+    source, out = tmp_path_factory.mktemp("source") / "decentcomm", tmp_path_factory.mktemp("wheel")
+    generated = shutil.ignore_patterns(
+        ".venv", ".git", "build", "dist", "*.so", "*.egg-info", "__pycache__", ".*_cache"
+    )
+    shutil.copytree(ROOT, source, ignore=generated)
+    shell(sys.executable, "setup.py", "-q", "sdist", "-d", out, cwd=source)
+    (archive,) = out.glob("decentcomm-*.tar.gz")
+    shell(sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", out, archive)
     (made,) = out.glob("decentcomm-*.whl")
     return made
 

@@ -36,9 +36,12 @@ def test_topology_prints_its_numbers_and_draws(tmp_path: Path) -> None:
 def test_every_kind_of_edge_can_be_drawn(name: str, size: int, nodes: int, tmp_path: Path) -> None:
     from decentcomm.topology import make
 
-    make(name, size=size, nodes=nodes).draw(tmp_path / "x.svg")
+    topology = make(name, size=size, nodes=nodes)
+    assert topology.draw(tmp_path / "x.svg") == tmp_path / "x.svg"
     text = (tmp_path / "x.svg").read_text()
-    assert text.count("<path") >= size
+    shown = range(min(topology.period, 8))
+    assert text.count('<g id="edge">') == sum(len(topology.edges(t)) for t in shown)
+    assert text.count('<g id="node">') == (nodes if size > 1 else 0) * len(shown)
 
 
 def test_options_and_unequal_nodes() -> None:
@@ -54,10 +57,24 @@ def test_without_a_name_all_are_listed() -> None:
     [
         (["hypercube", "--size", "6"], "error: hypercube needs a power of two, not 6; nearest: 4 or 8"),
         (["ring", "--nodes", "two"], "error: --nodes two"),
+        (["ring-lattice", "-o", "k=abc"], "error: k='abc' must be a whole number"),
+        (["ring", "-o", "size=3"], "error: --option size=3: write it as key=value; size and nodes are"),
         (["ring", "-o", "k"], "error: --option k: write it as key=value"),
         (["ring", "--draw", "/nonexistent/x.png"], "error: "),
         (["ring", "--draw", "x.nonsense"], "error: "),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(args: list[str], message: str) -> None:
-    assert message in decentcomm("topology", *args, code=2)
+    told = decentcomm("topology", *args, code=2)
+    assert told.splitlines()[-1].startswith(message)
+    assert "Traceback" not in told
+
+
+def test_info_survives_a_wrong_setting() -> None:
+    done = run([str(BIN / "decentcomm"), "info"], env=clean_environment(COLUMNS="200", DECENTCOMM_LOG="loud"))
+    assert done.returncode == 0
+    assert "DECENTCOMM_LOG='loud' must be" in done.stdout
+
+
+def test_a_picture_without_an_ending_is_a_png(tmp_path: Path) -> None:
+    assert f"wrote {tmp_path}/pic.png" in decentcomm("topology", "ring", "--draw", str(tmp_path / "pic"))

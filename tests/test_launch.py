@@ -4,7 +4,7 @@ import pytest
 
 from decentcomm import _world
 from decentcomm.errors import WorldError
-from decentcomm.launch import MPICH, OPEN_MPI, TORCHRUN, detect, require_agreement
+from decentcomm.launch import MPICH, OPEN_MPI, TORCHRUN, detect, require_agreement, require_master
 
 MASTER = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 BY_TORCHRUN = {
@@ -59,7 +59,11 @@ def test_torchrun_started_by_mpirun_is_torchrun() -> None:
         ({**BY_TORCHRUN, "RANK": "-1"}, "RANK='-1' must be a whole number"),
         ({**BY_TORCHRUN, "LOCAL_RANK": "2"}, "LOCAL_RANK=2 must be less than LOCAL_WORLD_SIZE=2"),
         ({**BY_TORCHRUN, "LOCAL_WORLD_SIZE": "5"}, "LOCAL_WORLD_SIZE=5 must be from 1 to WORLD_SIZE=4"),
-        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"}, "MASTER_ADDR is not"),
+        ({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "LOCAL_RANK=1 is set, but RANK and WORLD_SIZE are not"),
+        ({"GROUP_RANK": "1"}, "GROUP_RANK=1 is set, but RANK and WORLD_SIZE are not"),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, "but OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE are not"),
+        ({**BY_OPEN_MPI, "PMI_RANK": "5", "PMI_SIZE": "8"}, "OMPI_COMM_WORLD_RANK=3 contradicts PMI_RANK=5"),
+        ({**BY_OPEN_MPI, **BY_TORCHRUN, "LOCAL_RANK": "0"}, "LOCAL_RANK=0 contradicts OMPI_COMM_WORLD_LOCAL_RANK=1"),
         ({**BY_OPEN_MPI, **BY_TORCHRUN, "RANK": "0"}, "RANK=0 contradicts OMPI_COMM_WORLD_RANK=3"),
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "8"}, "srun started 8 tasks"),
     ],
@@ -67,6 +71,17 @@ def test_torchrun_started_by_mpirun_is_torchrun() -> None:
 def test_the_wrong_variable_is_named(env: dict[str, str], message: str) -> None:
     with pytest.raises(WorldError, match=message):
         detect(env)
+
+
+def test_where_the_ranks_meet_must_be_known() -> None:
+    with pytest.raises(WorldError, match="WORLD_SIZE=4 is set, but MASTER_ADDR is not"):
+        require_master({"MASTER_PORT": "1"}, detect(BY_TORCHRUN))
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
+def test_a_timeout_must_be_a_time(timeout: float) -> None:
+    with pytest.raises(WorldError, match=f"timeout={timeout} must be a number of seconds"):
+        _world.init(timeout=timeout)
 
 
 def test_a_process_group_that_contradicts_the_environment() -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from decentcomm.errors import TopologyError
@@ -84,6 +84,7 @@ def test_every_topology_is_doubly_stochastic_contracting_and_properly_coloured(n
         topology = make(name, size=size, nodes=nodes, **options)
     except TopologyError as e:
         assert "nearest: " in str(e)
+        event("refused")
         return
     check(topology)
 
@@ -116,22 +117,22 @@ def exact_steps(name: str, size: int, nodes: int) -> int | None:
     }.get(name)
 
 
-@pytest.mark.parametrize("name", ["complete", "hypercube", "one-peer-exponential", "aer"])
-@pytest.mark.parametrize("size", [4, 6, 8, 16, 24, 32, 64])
-@pytest.mark.parametrize("nodes", [1, 2, 4])
+EXACT = [
+    (name, size, nodes)
+    for name in ("complete", "hypercube", "one-peer-exponential", "aer")
+    for size in (4, 6, 8, 16, 24, 32, 64)
+    for nodes in (1, 2, 4)
+    if not (name == "hypercube" and size & (size - 1)) and size % nodes == 0
+]
+
+
+@pytest.mark.parametrize(("name", "size", "nodes"), EXACT)
 def test_exact_average_in_the_stated_steps(name: str, size: int, nodes: int) -> None:
-    if name == "hypercube" and size & (size - 1):
-        return
-    if name == "aer" and size % nodes:
-        return
     assert make(name, size=size, nodes=nodes).consensus_steps() == exact_steps(name, size, nodes)
 
 
-@pytest.mark.parametrize("S", [2, 4, 8])
-@pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize(("bits", "S"), [(b, S) for b in range(1, 7) for S in (2, 4, 8) if 2**b >= S])
 def test_butterfly_agrees_after_all_bits_were_flipped(bits: int, S: int) -> None:
-    if 2**bits < S:
-        return
     assert make("butterfly", size=2**bits, S=S).consensus_steps() == -(-bits // (S.bit_length() - 1))
 
 

@@ -97,6 +97,11 @@ def test_hierarchical_mixes_the_means_of_nodes() -> None:
     np.testing.assert_allclose(topology.matrix(), np.kron(outer, np.full((2, 2), 0.5)), atol=1e-15)
 
 
+def test_hierarchical_over_aer_pairs_nodes() -> None:
+    topology = make("hierarchical", size=8, nodes=4, outer="aer")
+    assert topology.neighbors(0, 1) == {r: 0.25 for r in (0, 1, 2, 3)}
+
+
 def test_a_custom_matrix_that_is_the_mean_is_one_group() -> None:
     assert make("custom", weights=np.full((4, 4), 0.25)).edges() == (Edge((0, 1, 2, 3), (0, 1, 2, 3), 0.25),)
 

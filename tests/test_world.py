@@ -1,9 +1,10 @@
 """The world in real processes: torchrun, Open MPI, MPICH, an initialised process group, alone."""
 
 import socket
-import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,40 +42,18 @@ def test_inside_an_initialised_process_group() -> None:
 
 def test_ranks_started_by_hand_find_their_node_by_its_name() -> None:
     port = str(free_port())
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT)],
-            env=clean_environment(RANK=str(r), WORLD_SIZE="3", MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(3)
-    ]
-    outs = [p.communicate(timeout=60)[0] for p in started]
-    ranks = [r for out in outs for r in results(subprocess.CompletedProcess([], 0, out, ""))]
-    assert [(r["local_rank"], r["local_size"], r["nodes"]) for r in ranks] == [
-        (0, 3, 1),
-        (1, 3, 1),
-        (2, 3, 1),
-    ]
+    by_hand = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = together([([sys.executable, str(SCRIPT)], {**by_hand, "RANK": str(r)}) for r in range(3)])
+    assert [(r["local_rank"], r["local_size"], r["nodes"]) for r in ranks] == [(0, 3, 1), (1, 3, 1), (2, 3, 1)]
 
 
 def test_nodes_of_different_sizes_under_torchrun() -> None:
-    port = str(free_port())
+    meet = ["--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
     agents = [
-        subprocess.Popen(
-            [
-                *(str(BIN / "torchrun"), "--nnodes=2", f"--node-rank={node}", f"--nproc-per-node={ranks}"),
-                *("--master-addr=127.0.0.1", f"--master-port={port}", str(SCRIPT)),
-            ],
-            env=clean_environment(),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for node, ranks in enumerate((1, 3))
+        ([str(BIN / "torchrun"), *meet, f"--node-rank={node}", f"--nproc-per-node={n}", str(SCRIPT)], {})
+        for node, n in enumerate((1, 3))
     ]
-    out = "".join(agent.communicate(timeout=100)[0] for agent in agents)
-    ranks = results(subprocess.CompletedProcess([], 0, out, ""))
+    ranks = together(agents)
     assert [(r["node"], r["local_rank"], r["local_size"]) for r in ranks] == [
         (0, 0, 1),
         (1, 0, 3),
@@ -82,6 +61,12 @@ def test_nodes_of_different_sizes_under_torchrun() -> None:
         (1, 2, 3),
     ]
     assert all(r["layout"] == [[0], [1, 2, 3]] and r["boxes"] == 2 for r in ranks)
+
+
+def test_a_process_group_may_come_before_or_after() -> None:
+    for when in ("--process-group", "--process-group-after", "--process-group-by-file"):
+        ranks = launch("torchrun", 2, SCRIPT, when)
+        assert [(r["rank"], r["size"], r["nodes"]) for r in ranks] == [(0, 2, 1), (1, 2, 1)]
 
 
 def test_mpich() -> None:
@@ -100,12 +85,21 @@ def test_the_wrong_mpirun_is_named() -> None:
     assert "mpirun (MPICH) started 2 ranks, but mpi4py sees 1" in done.stderr
 
 
-def test_a_rank_that_does_not_come_is_named() -> None:
-    argv = [*command("torchrun", 2), "-c"][:-1]
-    script = "import os, time, decentcomm as dc\nif os.environ['RANK'] == '0':\n    dc.init(timeout=2)\ntime.sleep(4)\n"
-    done = run([*argv, "--no-python", sys.executable, "-c", script])
+@pytest.mark.parametrize(
+    ("launcher", "message"),
+    [("torchrun", "rank 0 waited 2 s for ranks [1]"), ("mpirun", "an MPI rank waited 2 s for others")],
+)
+def test_a_rank_that_does_not_come_is_noticed(launcher: str, message: str) -> None:
+    done = run([*command(launcher, 2), str(SCRIPT), "--only-rank-0"])
     assert done.returncode != 0
-    assert "rank 0 waited 2 s for ranks [1]" in done.stderr
+    assert message in done.stderr
+
+
+def together(commands: list[tuple[list[str], dict[str, str]]]) -> list[dict[str, Any]]:
+    """Run commands at the same time, each with its environment; what all their ranks printed."""
+    with ThreadPoolExecutor(len(commands)) as pool:
+        done = list(pool.map(lambda c: run(c[0], env=clean_environment(**c[1])), commands))
+    return sorted((r for d in done for r in results(d)), key=lambda r: r["rank"])
 
 
 def free_port() -> int:

@@ -16,6 +16,32 @@ EXACT = 1e-9
 """Two averages closer than this, from inputs of order 1, are the same: 64 ranks' rounding errors stay below 1e-14."""
 
 
+ROUNDING = 1e-12
+"""How far a sum of weights may be from 1."""
+
+
+def why_not_doubly_stochastic(w: Matrix, tolerance: float = ROUNDING) -> str | None:
+    """What is wrong with a mixing matrix, in words, or None."""
+    if not np.isfinite(w).all():
+        i, j = np.argwhere(~np.isfinite(w))[0]
+        return f"[{i}, {j}] = {w[i, j]} is not a finite number"
+    if w.min() < -tolerance:
+        i, j = np.argwhere(w < -tolerance)[0]
+        return f"[{i}, {j}] = {w[i, j]:g} is negative; nearest: 0"
+    rows, columns = w.sum(axis=1), w.sum(axis=0)
+    i = int(np.abs(rows - 1).argmax())
+    if abs(rows[i] - 1) > tolerance:
+        kept = w[i, i] + 1 - rows[i]
+        return f"row {i} adds up to {rows[i]:.12g}, not 1" + (f"; nearest: [{i}, {i}] = {kept:g}" if kept >= 0 else "")
+    j = int(np.abs(columns - 1).argmax())
+    if abs(columns[j] - 1) > tolerance:
+        return (
+            f"column {j} adds up to {columns[j]:.12g}, not 1; weights that are equal both ways have it right, "
+            "and weights=networkx.Graph(...) chooses such weights"
+        )
+    return None
+
+
 def mixing_matrix(size: int, edges: Sequence[Edge]) -> Matrix:
     """The dense matrix of a step: what the edges carry, and on the diagonal what each rank keeps."""
     w = np.zeros((size, size))
@@ -23,7 +49,7 @@ def mixing_matrix(size: int, edges: Sequence[Edge]) -> Matrix:
         w[np.ix_(edge.targets, edge.sources)] += edge.weight
     np.fill_diagonal(w, 0.0)
     kept = 1.0 - w.sum(axis=1)
-    kept[np.abs(kept) < 1e-15] = 0.0
+    kept[np.abs(kept) < ROUNDING] = 0.0
     np.fill_diagonal(w, kept)
     return w
 

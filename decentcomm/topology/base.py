@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from os import PathLike
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from decentcomm.errors import TopologyError
 from decentcomm.topology import analysis
 from decentcomm.topology.coloring import color_edges
 from decentcomm.topology.edge import Edge
-from decentcomm.topology.layout import Nodes, make_layout
+from decentcomm.topology.layout import Nodes, make_layout, whole_number
 
 REGISTRY: dict[str, type[Topology]] = {}
 
@@ -43,13 +44,15 @@ class Topology(ABC):
         """Register the class under `name`."""
         super().__init_subclass__()
         if name is not None:
+            if name in REGISTRY:
+                raise TopologyError(f"there is a topology {name!r} already: {REGISTRY[name].__qualname__}")
             cls.name = name
             REGISTRY[name] = cls
 
     def __init__(self, size: int, nodes: Nodes = 1) -> None:
-        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-            raise TopologyError(f"{self.name}: size={size!r} must be a whole number of at least 1; nearest: 1")
-        self.size = int(size)
+        self.size = whole_number("size", size)
+        if self.size < 1:
+            raise TopologyError(f"{self.name}: size={size} must be at least 1; nearest: 1")
         self.layout = make_layout(self.size, nodes)
         self.check()
 
@@ -66,7 +69,12 @@ class Topology(ABC):
 
     @cached_property
     def _matrices(self) -> list[NDArray[np.float64]]:
-        return [analysis.mixing_matrix(self.size, edges) for edges in self._edges]
+        matrices = [analysis.mixing_matrix(self.size, edges) for edges in self._edges]
+        for t, w in enumerate(matrices):
+            wrong = analysis.why_not_doubly_stochastic(w)
+            if wrong:
+                raise TopologyError(f"{self.name}: the matrix of step {t} is not doubly stochastic: {wrong}")
+        return matrices
 
     def edges(self, step: int = 0) -> tuple[Edge, ...]:
         """The edges that carry data at `step`."""
@@ -78,7 +86,7 @@ class Topology(ABC):
 
     def neighbors(self, rank: int, step: int = 0) -> dict[int, float]:
         """The ranks that `rank` mixes at `step` and their weights, its own included."""
-        if not 0 <= rank < self.size:
+        if not 0 <= whole_number("rank", rank) < self.size:
             raise TopologyError(f"rank={rank} is out of range: ranks of {self!r} go from 0 to {self.size - 1}")
         row = self._matrices[self._step(step)][rank]
         return {int(j): float(row[j]) for j in np.flatnonzero((row > 0) | (np.arange(self.size) == rank))}
@@ -104,13 +112,14 @@ class Topology(ABC):
         return analysis.consensus_steps(self._matrices)
 
     def degree(self) -> int:
-        """The most ranks that any rank receives from in one step."""
+        """The most ranks that any rank receives from in one step (in a directed graph it sends to others besides)."""
         return max(int(((w > 0).sum(axis=1) - (np.diag(w) > 0)).max()) for w in self._matrices)
 
     def bytes_per_step(self, params: int, itemsize: int = 4) -> float:
         """Bytes that the busiest rank receives in a step, averaged over a period.
 
-        A neighbour costs the model once; a group of S ranks costs 2(S-1)/S of it, as a ring all-reduce does.
+        A neighbour costs the model once, and so does a node's mean that comes to another node; a group of S ranks
+        costs 2(S-1)/S of it, as a ring all-reduce does.
 
         Args:
             params: Number of parameters of the model.
@@ -118,14 +127,18 @@ class Topology(ABC):
         """
         return params * itemsize * analysis.models_received(self.size, self._edges)
 
-    def draw(self, path: str | PathLike[str]) -> None:
-        """Write a picture of all steps of the period, nodes as boxes; the format follows from the file's name."""
+    def draw(self, path: str | PathLike[str]) -> Path:
+        """Write a picture of all steps of the period, nodes as boxes; the format follows from the file's name.
+
+        Returns:
+            The file that was written: `path`, with ".png" if it had no ending.
+        """
         from decentcomm.topology.draw import draw
 
-        draw(self, path)
+        return draw(self, path)
 
     def _step(self, step: int) -> int:
-        if step < 0:
+        if whole_number("step", step) < 0:
             raise TopologyError(f"step={step} is negative; steps count from 0")
         return step % self.period
 

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from decentcomm.errors import TopologyError
 from decentcomm.topology.base import Topology
 from decentcomm.topology.edge import Edge, between, mean_of
-from decentcomm.topology.layout import Nodes
+from decentcomm.topology.layout import Nodes, whole_number
 
 Steps = list[list[Edge]]
 
@@ -32,7 +32,7 @@ class BaseK(Topology, name="base-k"):
 
     def check(self) -> None:
         """Build the steps, since their number is the period."""
-        if self.k < 2:
+        if whole_number("k", self.k) < 2:
             raise TopologyError(f"base-k: k={self.k} must be at least 2; nearest: 2")
         self._steps = base_graph(range(self.size), self.k) or [[]]
         self.period = len(self._steps)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from decentcomm.errors import TopologyError
+from decentcomm.topology.analysis import ROUNDING, why_not_doubly_stochastic
 from decentcomm.topology.base import Topology
 from decentcomm.topology.edge import Edge, between, towards
 from decentcomm.topology.layout import Nodes
@@ -34,12 +35,8 @@ class Custom(Topology, name="custom"):
         self,
         size: int | None = None,
         nodes: Nodes = 1,
-        weights: ArrayLike | Sequence[ArrayLike] | networkx.Graph[Any] | None = None,
+        weights: ArrayLike | Sequence[ArrayLike] | networkx.Graph[Any] = (),
     ) -> None:
-        if weights is None:
-            raise TopologyError(
-                "custom needs weights=: a doubly stochastic matrix, a list of them, or a networkx graph"
-            )
         n, self._steps = _from_graph(weights) if hasattr(weights, "adjacency") else _from_matrices(weights)
         self.period = len(self._steps)
         if size is not None and size != n:
@@ -50,8 +47,8 @@ class Custom(Topology, name="custom"):
         """It must mix, else replicas never agree."""
         if self.size > 1 and self.spectral_gap() < TOLERANCE:
             raise TopologyError(
-                "custom: over one period the weights never bring all ranks together (spectral gap 0): "
-                "the graph falls apart, or a rank keeps nothing of its own; join the parts or add self-weights"
+                "custom: one period does not bring the ranks closer together (spectral gap 0): the graph falls "
+                "apart, or ranks keep nothing of their own; join the parts, add self-weights, or list more steps"
             )
 
     def step_edges(self, t: int) -> list[Edge]:
@@ -75,47 +72,40 @@ def _from_graph(graph: networkx.Graph[Any]) -> tuple[int, list[list[Edge]]]:
 
 def _from_matrices(weights: Any) -> tuple[int, list[list[Edge]]]:
     try:
-        w = np.asarray(weights, dtype=np.float64)
+        w = np.asarray(weights)
+        if w.dtype.kind not in "fiu":
+            raise TypeError(f"dtype {w.dtype}")
+        w, given = w.astype(np.float64), w.shape
     except (TypeError, ValueError) as e:
         raise TopologyError(f"custom: weights must be square matrices of numbers, all of one size ({e})") from e
     if w.ndim == 2:
         w = w[None]
     if w.ndim != 3 or w.shape[1] != w.shape[2] or 0 in w.shape:
-        raise TopologyError(f"custom: weights must be one N x N matrix or a list of them, not of shape {w.shape}")
+        raise TopologyError(f"custom: weights must be one N x N matrix or a list of them, not of shape {given}")
     return w.shape[1], [_edges_of(matrix, f"weights[{t}]") for t, matrix in enumerate(w)]
 
 
 def _edges_of(w: NDArray[np.float64], where: str) -> list[Edge]:
-    _require_doubly_stochastic(w, where)
+    wrong = why_not_doubly_stochastic(w, TOLERANCE)
+    if wrong:
+        raise TopologyError(f"custom: {where}: {wrong}")
+    w = _exact(w)
     n = len(w)
     if n > 1 and np.ptp(w) < TOLERANCE:
         return [between(range(n), 1.0 / n)]
     edges = []
     for i, j in zip(*np.nonzero(w), strict=True):
-        if i != j and w[i, j] != w[j, i]:
+        if i != j and abs(w[i, j] - w[j, i]) > ROUNDING:
             edges.append(towards(int(i), int(j), float(w[i, j])))
         elif i < j:
-            edges.append(between((int(i), int(j)), float(w[i, j])))
+            edges.append(between((int(i), int(j)), float(w[i, j] + w[j, i]) / 2))
     return edges
 
 
-def _require_doubly_stochastic(w: NDArray[np.float64], where: str) -> None:
-    if not np.isfinite(w).all():
-        i, j = np.argwhere(~np.isfinite(w))[0]
-        raise TopologyError(f"custom: {where}[{i}, {j}] = {w[i, j]} is not a finite number")
-    if w.min() < 0:
-        i, j = np.argwhere(w < 0)[0]
-        raise TopologyError(f"custom: {where}[{i}, {j}] = {w[i, j]:g} is negative; nearest: 0")
-    rows, columns = w.sum(axis=1), w.sum(axis=0)
-    i = int(np.abs(rows - 1).argmax())
-    if abs(rows[i] - 1) > TOLERANCE:
-        kept = w[i, i] + 1 - rows[i]
-        fix = f"; nearest: {where}[{i}, {i}] = {kept:g}" if kept >= 0 else ""
-        raise TopologyError(f"custom: row {i} of {where} adds up to {rows[i]:.12g}, not 1{fix}")
-    j = int(np.abs(columns - 1).argmax())
-    if abs(columns[j] - 1) > TOLERANCE:
-        raise TopologyError(
-            f"custom: column {j} of {where} adds up to {columns[j]:.12g}, not 1; "
-            "weights that are equal both ways have it right, "
-            "and weights=networkx.Graph(...) chooses such weights"
-        )
+def _exact(w: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The doubly stochastic matrix next to one that is so up to TOLERANCE."""
+    w = np.maximum(w, 0.0)
+    for _ in range(100):
+        w = w / w.sum(axis=1, keepdims=True)
+        w = w / w.sum(axis=0, keepdims=True)
+    return w

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import atan2, ceil, cos, pi, sin, sqrt
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decentcomm.errors import MissingDependencyError
@@ -33,8 +34,8 @@ COLORS = (
 )
 
 
-def draw(topology: Topology, path: str | PathLike[str]) -> None:
-    """Write the picture to `path`; the format follows from its ending."""
+def draw(topology: Topology, path: str | PathLike[str]) -> Path:
+    """Write the picture to `path`; the format follows from its ending, PNG without one."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -44,7 +45,7 @@ def draw(topology: Topology, path: str | PathLike[str]) -> None:
     rows = ceil(shown / 4)
     columns = ceil(shown / rows)
     side = 3.6 if topology.size <= 16 else 4.6
-    figure = Figure(figsize=(max(columns * side, 6.4), rows * (side + 0.35) + 0.9), facecolor=PAPER)
+    figure = Figure(figsize=(max(columns * side, 6.4), rows * (side + 0.35) + 1.15), facecolor=PAPER)
     FigureCanvasAgg(figure)
     panels = figure.subplots(rows, columns, squeeze=False).flat
     scene = _Scene(topology)
@@ -57,9 +58,12 @@ def draw(topology: Topology, path: str | PathLike[str]) -> None:
     figure.suptitle(title, x=0.5, y=top, fontsize=15, fontweight="bold", color=INK, va="top")
     figure.text(0.5, top - 0.34 / figure.get_figheight(), facts, fontsize=10.5, color="#5c6b77", ha="center", va="top")
     figure.subplots_adjust(
-        left=0.01, right=0.99, bottom=0.01, top=1 - 0.95 / figure.get_figheight(), wspace=0.06, hspace=0.16
+        left=0.01, right=0.99, bottom=0.01, top=1 - 1.2 / figure.get_figheight(), wspace=0.06, hspace=0.16
     )
+    path = Path(path)
+    path = path if path.suffix else path.with_suffix(".png")
     figure.savefig(path, dpi=160)
+    return path
 
 
 def _caption(topology: Topology, shown: int) -> tuple[str, str]:
@@ -160,11 +164,15 @@ class _Scene:
     def _band(self, axes: Axes, nodes: list[int], color: str) -> None:
         """A broad band that ties the boxes of a group together."""
         points = [self.centers[a] for a in nodes]
-        if len(points) > 2:
+        if len(points) == 2 and len(self.centers) > 4:  # bow inwards, past the nodes in between
+            points = _bow(points[0], points[1])
+        if len(nodes) > 2:
             hub = _mean(points)
             points = [q for p in points for q in (p, hub)]
         xs, ys = zip(*points, strict=True)
-        axes.plot(xs, ys, color=color, alpha=0.45, linewidth=60 * self.half, solid_capstyle="round", zorder=1)
+        axes.plot(
+            xs, ys, color=color, alpha=0.45, linewidth=60 * self.half, solid_capstyle="round", zorder=1, gid="edge"
+        )
 
     def _polygon(self, axes: Axes, edge: Edge, color: str) -> None:
         """A patch with the group's members as corners."""
@@ -174,7 +182,9 @@ class _Scene:
         x0, y0 = _mean(points)
         around = sorted(points, key=lambda p: atan2(p[1] - y0, p[0] - x0))
         axes.add_patch(Polygon(around, facecolor=color, alpha=0.08, linewidth=0, zorder=3))
-        axes.add_patch(Polygon(around, fill=False, edgecolor=color, linewidth=2.2, joinstyle="round", zorder=3))
+        axes.add_patch(
+            Polygon(around, fill=False, edgecolor=color, linewidth=2.2, joinstyle="round", zorder=3, gid="edge")
+        )
 
     def _line(self, axes: Axes, edge: Edge) -> None:
         from matplotlib.patches import FancyArrowPatch
@@ -199,6 +209,7 @@ class _Scene:
             FancyArrowPatch(
                 a,
                 b,
+                gid="edge",
                 color=NETWORK if across else "#4e79a7",
                 linewidth=3.0 if block else (0.7 if crowded else 1.6),
                 alpha=0.55 if crowded else 0.9,
@@ -250,6 +261,7 @@ class _Scene:
                     side,
                     side,
                     boxstyle=shape,
+                    gid="node",
                     fill=False,
                     edgecolor=edge,
                     linewidth=1.6,
@@ -280,6 +292,16 @@ class _Scene:
 
 def _mean(points: list[Point]) -> Point:
     return sum(x for x, _ in points) / len(points), sum(y for _, y in points) / len(points)
+
+
+def _bow(a: Point, b: Point) -> list[Point]:
+    """A curve from a to b, bent towards the origin."""
+    bend = (0.22 * (a[0] + b[0]), 0.22 * (a[1] + b[1]))
+    steps = [i / 24 for i in range(25)]
+    return [
+        tuple((1 - s) ** 2 * p + 2 * s * (1 - s) * c + s * s * q for p, c, q in zip(a, bend, b, strict=True))  # type: ignore[misc]
+        for s in steps
+    ]
 
 
 def _towards(a: Point, b: Point, half: float) -> Point:

@@ -40,7 +40,7 @@ class Hierarchical(Topology, name="hierarchical"):
         if self.inner != "complete":
             raise TopologyError(f"hierarchical: inner={self.inner!r} is not offered; nearest: 'complete'")
         n, outer = len(self.layout), self._outer
-        self.outer = outer if isinstance(outer, Topology) else make(outer, size=n)
+        self.outer = outer if isinstance(outer, Topology) else make(outer, size=n, nodes=n)
         if self.outer.size != n:
             raise TopologyError(
                 f"hierarchical: outer has size {self.outer.size}, but there are {n} nodes; nearest: {n}"

@@ -7,7 +7,7 @@ from math import gcd, sqrt
 from decentcomm.errors import TopologyError
 from decentcomm.topology.base import Topology, is_power_of_two, require_size
 from decentcomm.topology.edge import Edge, mean_of
-from decentcomm.topology.layout import Nodes
+from decentcomm.topology.layout import Nodes, whole_number
 
 
 def groups_of_bits(size: int, bits: list[int]) -> list[Edge]:
@@ -53,6 +53,7 @@ class Butterfly(Topology, name="butterfly"):
         powers = [1 << b for b in range(1, self.size.bit_length())] or [1]
         if self.S is None:
             self.S = min(powers, key=lambda p: abs(p - sqrt(self.size)))
+        self.S = whole_number("S", self.S)
         if self.S not in powers:
             nearest = min(powers, key=lambda p: abs(p - (self.S or 0)))
             raise TopologyError(

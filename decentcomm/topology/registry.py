@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from inspect import signature
 from typing import Any
 
+from decentcomm._world import initialised, world
 from decentcomm.errors import TopologyError
 from decentcomm.topology import aer as aer
 from decentcomm.topology import base_k as base_k
@@ -35,7 +36,7 @@ def make(name: str, *, size: int | None = None, nodes: Nodes | None = None, **op
             size is not given either, else one node.
         options: What the topology itself takes, such as `k` of ring-lattice.
     """
-    if name not in REGISTRY:
+    if not isinstance(name, str) or name not in REGISTRY:
         close = get_close_matches(str(name), REGISTRY, n=1, cutoff=0.0)
         raise TopologyError(f"unknown topology {name!r}; nearest: {close[0]!r}; known: {', '.join(names())}")
     cls = REGISTRY[name]
@@ -44,9 +45,9 @@ def make(name: str, *, size: int | None = None, nodes: Nodes | None = None, **op
     if unknown:
         known = f"it takes {', '.join(takes)}" if takes else "it takes none"
         raise TopologyError(f"{name}: unknown option {unknown[0]!r}; {known}")
-    if size is None and "weights" not in options:
-        from decentcomm._world import world
-
+    if name == "custom" and options.get("weights") is None:
+        raise TopologyError("custom needs weights=: a doubly stochastic matrix, a list of them, or a networkx graph")
+    if size is None and ("weights" not in options or initialised()):
         here = world()
         size = here.size
         nodes = here.layout if nodes is None else nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decentcomm.errors import TopologyError
 from decentcomm.topology.base import Topology, require_size
 from decentcomm.topology.edge import Edge, between, mean_of
-from decentcomm.topology.layout import Nodes
+from decentcomm.topology.layout import Nodes, whole_number
 
 
 class Ring(Topology, name="ring"):
@@ -53,10 +53,10 @@ class RingLattice(Topology, name="ring-lattice"):
 
     def check(self) -> None:
         """K must be even and leave room."""
-        most = (self.size - 1) // 2 * 2
+        most = max((self.size - 1) // 2 * 2, 2)
         if self.k is None:
             self.k = min(4, most)
-        elif self.size > 2 and (self.k % 2 or not 2 <= self.k <= most):
+        elif whole_number("k", self.k) % 2 or not 2 <= self.k <= most:
             even = self.k - self.k % 2
             nearest = {min(max(n, 2), most) for n in (even, even + 2)}
             raise TopologyError(

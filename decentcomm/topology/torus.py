@@ -7,7 +7,7 @@ from math import isqrt
 from decentcomm.errors import TopologyError
 from decentcomm.topology.base import Topology
 from decentcomm.topology.edge import Edge
-from decentcomm.topology.layout import Nodes
+from decentcomm.topology.layout import Nodes, whole_number
 from decentcomm.topology.metropolis import metropolis_edges
 
 
@@ -29,7 +29,7 @@ class Torus(Topology, name="torus"):
         divisors = [d for d in range(1, self.size + 1) if self.size % d == 0]
         if self.rows is None:
             self.rows = max(d for d in divisors if d <= isqrt(self.size))
-        elif self.rows not in divisors:
+        elif whole_number("rows", self.rows) not in divisors:
             nearest = min(divisors, key=lambda d: abs(d - (self.rows or 0)))
             raise TopologyError(f"torus: rows={self.rows} does not divide size={self.size}; nearest: {nearest}")
 
