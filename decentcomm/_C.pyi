@@ -1,4 +1,11 @@
-"""The native engine: what the bindings in csrc/bindings export."""
+"""The native engine: what the bindings in csrc/bindings export.
+
+Addresses are integers, as tensor.data_ptr() gives them.
+"""
+
+from collections.abc import Sequence
+
+from typing_extensions import Buffer
 
 class Environment:
     """Every DECENTCOMM_* variable, typed."""
@@ -15,6 +22,12 @@ class Environment:
     @property
     def timeout_seconds(self) -> float:
         """DECENTCOMM_TIMEOUT."""
+    @property
+    def spin_microseconds(self) -> float:
+        """DECENTCOMM_SPIN_US."""
+    @property
+    def instruction_set(self) -> str:
+        """DECENTCOMM_ISA."""
     def describe(self) -> list[tuple[str, str, str]]:
         """Name, value in force and meaning of each variable."""
 
@@ -26,3 +39,141 @@ def version() -> str:
 
 def compiler() -> str:
     """Compiler that built the engine."""
+
+class Element:
+    """Element type of a kernel."""
+
+    float32: Element
+    float64: Element
+
+class Incoming:
+    """One bucket's mixing: target = sum of weight * source. Valid from collect to release."""
+
+    def __init__(self, own: int, target: int, bytes: int, sources: Sequence[tuple[int, float]]) -> None: ...
+    @property
+    def own(self) -> int:
+        """This rank's parameters before the step."""
+    @property
+    def target(self) -> int:
+        """Where the result goes."""
+    @property
+    def bytes(self) -> int:
+        """Size of the bucket."""
+    @property
+    def sources(self) -> list[tuple[int, float]]:
+        """Addresses and weights."""
+    def into(self, target: int) -> Incoming:
+        """The same mixing with another target."""
+
+class TensorTable:
+    """The tensors of a bucket; offsets and counts in elements."""
+
+    def __init__(self, offsets: Sequence[int], counts: Sequence[int], groups: Sequence[int]) -> None: ...
+    def set(self, grads: Sequence[int], steps: Sequence[float]) -> None:
+        """Gradients (0: none) and step counts, this step included."""
+
+class AdamSettings:
+    """Hyperparameters of one param group."""
+
+    def __init__(
+        self, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool
+    ) -> None: ...
+
+class SgdSettings:
+    """Hyperparameters of one param group."""
+
+    def __init__(self, lr: float, momentum: float, dampening: float, weight_decay: float, nesterov: bool) -> None: ...
+
+def mix_adam(
+    element: Element,
+    incoming: Incoming,
+    table: TensorTable,
+    groups: Sequence[AdamSettings],
+    mean: int,
+    square: int,
+    mean_grad: int,
+    accumulate: int,
+    threads: int,
+) -> None:
+    """Mix and Adam in one pass. Releases the GIL."""
+
+def mix_sgd(
+    element: Element,
+    incoming: Incoming,
+    table: TensorTable,
+    groups: Sequence[SgdSettings],
+    momentum: int,
+    threads: int,
+) -> None:
+    """Mix and SGD in one pass. Releases the GIL."""
+
+def weighted_mix(element: Element, incoming: Incoming, threads: int) -> None:
+    """Mix alone. Releases the GIL."""
+
+def stream(
+    reads: Sequence[int], updates: Sequence[int], out: int, count: int, around_caches: bool, threads: int
+) -> None:
+    """The bandwidth limit: reads 1 to 5 fp32 buffers, adds 1 to two, writes one. For benchmarks."""
+
+class Segment(Buffer):
+    """Shared memory; a tensor over it keeps it mapped."""
+
+    @staticmethod
+    def create(bytes: int) -> Segment:
+        """A new one under a random name, zero."""
+    @staticmethod
+    def attach(name: str, bytes: int) -> Segment:
+        """Another process's."""
+    @property
+    def name(self) -> str:
+        """Its name in the system."""
+    def unlink(self) -> None:
+        """Remove the name."""
+
+class Geometry:
+    """Addresses inside a rank's segment."""
+
+    def __init__(self, buckets: Sequence[tuple[int, int]]) -> None: ...
+    @property
+    def flat_bytes(self) -> int:
+        """All buckets together."""
+    @property
+    def segment_bytes(self) -> int:
+        """What a rank must share."""
+    def slot_offset(self, version: int) -> int:
+        """Where in the segment a version is."""
+
+class StepPlan:
+    """What one rank does at one step of the topology."""
+
+    def __init__(
+        self,
+        own_weight: float,
+        direct: Sequence[tuple[int, float]],
+        means: Sequence[tuple[Sequence[int], float]],
+        readers: Sequence[int],
+    ) -> None: ...
+
+class Mailbox:
+    """The versioned mailbox of one rank over shared memory."""
+
+    def __init__(
+        self,
+        rank: int,
+        segments: Sequence[Segment | None],
+        geometry: Geometry,
+        element: Element,
+        spin: float,
+        timeout: float,
+    ) -> None: ...
+    def publish(self, bucket: int, version: int) -> None:
+        """The bucket is complete. Never blocks."""
+    def collect(self, bucket: int, step: int, plan: StepPlan, previous: StepPlan) -> Incoming:
+        """Wait for the neighbours' version and for room for the next. Releases the GIL; raises DeadlineError."""
+    def release(self, bucket: int, step: int) -> None:
+        """What the step needed has been read."""
+    def slot_address(self, rank: int, version: int) -> int:
+        """Where a rank's version is."""
+    @property
+    def waited(self) -> list[float]:
+        """Seconds waited for each rank."""

@@ -5,11 +5,24 @@ of averaging gradients over everybody. `import decentcomm` is light: torch and t
 first needed.
 """
 
+from importlib import import_module as _import
 from importlib.metadata import version as _version
+from typing import TYPE_CHECKING
+from typing import Any as _Any
 
 from decentcomm import errors, topology
 from decentcomm._world import World, init, world
 from decentcomm.errors import Error
 
 __version__ = _version("decentcomm")
-__all__ = ["Error", "World", "__version__", "errors", "init", "topology", "world"]
+__all__ = ["Error", "World", "__version__", "errors", "exchange", "init", "optim", "topology", "world"]
+
+if TYPE_CHECKING:
+    from decentcomm import exchange, optim
+
+
+def __getattr__(name: str) -> _Any:
+    """Load the parts that need torch when they are first used."""
+    if name in ("exchange", "optim"):
+        return _import(f"decentcomm.{name}")
+    raise AttributeError(f"module 'decentcomm' has no attribute {name!r}")

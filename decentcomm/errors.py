@@ -22,3 +22,15 @@ class MissingDependencyError(Error, ImportError):
 
 class ConfigError(Error, ValueError):
     """A DECENTCOMM_* variable holds something that it cannot; the message names it."""
+
+
+class DeadlineError(Error, TimeoutError):
+    """A wait for another rank passed its deadline; the message names rank, step, bucket and who was waited for."""
+
+
+class DisagreementError(Error, ValueError):
+    """Ranks were given different models or settings; the message names the parameter and the ranks."""
+
+
+class UnsupportedError(Error, TypeError):
+    """A parameter that decentcomm cannot hold; the message names it."""

@@ -6,5 +6,7 @@
 namespace decentcomm {
 
 void register_common(pybind11::module_& m);
+void register_kernels(pybind11::module_& m);
+void register_mailbox(pybind11::module_& m);
 
 }  // namespace decentcomm

@@ -20,6 +20,8 @@ void translate(std::exception_ptr pointer) {
     if (pointer) std::rethrow_exception(pointer);
   } catch (const ConfigError& e) {
     raise("ConfigError", e);
+  } catch (const DeadlineError& e) {
+    raise("DeadlineError", e);
   } catch (const Error& e) {
     raise("Error", e);
   }
@@ -35,6 +37,8 @@ void register_common(py::module_& m) {
       .def_static("parse", &Environment::parse)
       .def_property_readonly("log_level", [](const Environment& e) { return to_string(e.log_level); })
       .def_readonly("timeout_seconds", &Environment::timeout_seconds)
+      .def_readonly("spin_microseconds", &Environment::spin_microseconds)
+      .def_readonly("instruction_set", &Environment::instruction_set)
       .def("describe", [](const Environment& e) {
         std::vector<std::tuple<std::string, std::string, std::string>> rows;
         for (const Variable& v : describe(e)) rows.emplace_back(v.name, v.value, v.help);

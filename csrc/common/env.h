@@ -12,6 +12,8 @@ namespace decentcomm {
 struct Environment {
   LogLevel log_level = LogLevel::kWarning;
   double timeout_seconds = 300.0;
+  double spin_microseconds = 20.0;
+  std::string instruction_set = "auto";
 
   // The process's settings; throws ConfigError on the first call if a variable cannot be parsed.
   static const Environment& get();

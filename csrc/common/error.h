@@ -15,4 +15,9 @@ struct ConfigError : Error {
   using Error::Error;
 };
 
+// A wait for another rank passed its deadline.
+struct DeadlineError : Error {
+  using Error::Error;
+};
+
 }  // namespace decentcomm

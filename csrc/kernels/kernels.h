@@ -1,0 +1,71 @@
+// Fused CPU kernels: mix k buffers and update the parameters in one pass over memory. Stateless; any thread may call
+// them. The instruction set is chosen once, at the first call.
+//
+// Each kernel reads x, the gradient, the optimizer's state and the sources, and writes x and the state, once each. The
+// new x goes around the caches where the CPU can do that: it is not read again before the next forward.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace decentcomm {
+
+enum class Element { kFloat32, kFloat64 };
+
+// A buffer to mix with a weight: a neighbour's parameters, a mean, or the own parameters.
+struct Source {
+  const void* data;
+  double weight;
+};
+
+// One bucket's mixing: target = sum of weight * source. Valid from collect() to release() of a mailbox.
+struct Incoming {
+  const void* own = nullptr;  // this rank's parameters before the step; coupled weight decay reads them
+  void* target = nullptr;     // this rank's parameters after the step; never overlaps a source
+  uint64_t bytes = 0;
+  std::vector<Source> sources;
+};
+
+// One parameter tensor's place in its bucket and what its update needs. Padding between tensors is only mixed.
+struct Tensor {
+  uint64_t offset = 0;         // elements from the bucket's begin; a multiple of 64 bytes
+  uint64_t count = 0;          // elements
+  const void* grad = nullptr;  // contiguous; null: mixed, but not updated
+  uint32_t group = 0;          // index of its settings
+  double steps = 0;            // updates so far, this one included: bias correction of Adam, first step of momentum
+};
+
+struct AdamSettings {
+  double lr, beta1, beta2, eps, weight_decay;
+  bool decoupled;  // AdamW
+};
+
+// Moments and, for AccumAdam, the running mean gradient; elements from the bucket's begin.
+struct AdamState {
+  void* m;
+  void* v;
+  void* mean_grad = nullptr;  // null if accumulate == 1
+  uint32_t accumulate = 1;
+};
+
+struct SgdSettings {
+  double lr, momentum, dampening, weight_decay;
+  bool nesterov;
+};
+
+void mix_adam(Element element, const Incoming& in, const std::vector<Tensor>& tensors,
+              const std::vector<AdamSettings>& groups, const AdamState& state, int threads);
+
+// `momentum` may be null if no group has momentum.
+void mix_sgd(Element element, const Incoming& in, const std::vector<Tensor>& tensors,
+             const std::vector<SgdSettings>& groups, void* momentum, int threads);
+
+// target = sum of weight * source, nothing else.
+void weighted_mix(Element element, const Incoming& in, int threads);
+
+// A bare loop over fp32 buffers: reads some, adds 1 to others, writes one. The bandwidth limit that benchmarks compare
+// with.
+void stream(const std::vector<const float*>& reads, const std::vector<float*>& updates, float* out, uint64_t count,
+            bool around_caches, int threads);
+
+}  // namespace decentcomm

@@ -1,0 +1,2 @@
+#define DC_ISA avx2
+#include "kernels/loops.h"

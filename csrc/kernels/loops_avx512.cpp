@@ -1,0 +1,2 @@
+#define DC_ISA avx512
+#include "kernels/loops.h"

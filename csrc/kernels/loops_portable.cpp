@@ -1,0 +1,2 @@
+#define DC_ISA portable
+#include "kernels/loops.h"

@@ -1,0 +1,103 @@
+#include "mailbox/mailbox.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "common/error.h"
+
+namespace decentcomm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// States of a mean chunk: below claimed(t), the chunk is of an earlier step and free to claim.
+constexpr uint32_t claimed(uint32_t step) { return 2 * step + 1; }
+constexpr uint32_t done(uint32_t step) { return 2 * step + 2; }
+
+}  // namespace
+
+Mailbox::Mailbox(uint32_t rank, std::vector<std::byte*> segments, Geometry geometry, Element element, WaitPolicy policy)
+    : rank_(rank),
+      segments_(std::move(segments)),
+      geometry_(std::move(geometry)),
+      element_(element),
+      policy_(std::move(policy)),
+      waited_(segments_.size()) {}
+
+BucketCounters& Mailbox::counters(uint32_t rank, uint32_t bucket) const {
+  return geometry_.counters(segments_[rank], bucket);
+}
+
+void Mailbox::publish(uint32_t bucket, uint32_t version) { counters(rank_, bucket).published.advance(version + 1); }
+
+void Mailbox::release(uint32_t bucket, uint32_t step) { counters(rank_, bucket).released.advance(step + 1); }
+
+Incoming Mailbox::collect(uint32_t bucket, uint32_t step, const StepPlan& plan, const StepPlan& previous) {
+  const Bucket& range = geometry_.buckets()[bucket];
+  Incoming incoming;
+  incoming.own = slot(step) + range.offset;
+  incoming.target = slot(step + 1) + range.offset;
+  incoming.bytes = range.bytes;
+  if (plan.own_weight != 0) incoming.sources.push_back({incoming.own, plan.own_weight});
+  for (const auto& [rank, weight] : plan.direct) {
+    await(counters(rank, bucket).published, step + 1, rank, bucket, step, "published");
+    incoming.sources.push_back({slot_of(rank, step) + range.offset, weight});
+  }
+  for (const auto& [members, weight] : plan.means) {
+    for (const uint32_t rank : members)
+      if (rank != rank_) await(counters(rank, bucket).published, step + 1, rank, bucket, step, "published");
+    incoming.sources.push_back({make_mean(bucket, step, members) + range.offset, weight});
+  }
+  if (step > 0) {  // the next version overwrites step-1's
+    for (const uint32_t rank : previous.readers)
+      await(counters(rank, bucket).released, step, rank, bucket, step, "released");
+  }
+  return incoming;
+}
+
+const std::byte* Mailbox::make_mean(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members) {
+  std::byte* leader = segments_[members.front()];
+  const uint64_t chunks = geometry_.chunks(bucket);
+  // Readers start at different places, so that they seldom want the same chunk.
+  const uint64_t start = chunks * rank_ / segments_.size();
+  for (uint64_t i = 0; i < chunks; ++i) {
+    const uint64_t chunk = (start + i) % chunks;
+    Counter& state = geometry_.chunk_state(leader, step, bucket, chunk);
+    uint32_t seen = state.value.load(std::memory_order_relaxed);
+    if (static_cast<int32_t>(seen - claimed(step)) >= 0) continue;
+    if (!state.value.compare_exchange_strong(seen, claimed(step))) continue;
+    mean_chunk(bucket, step, members, chunk);
+    state.advance(done(step));
+  }
+  for (uint64_t chunk = 0; chunk < chunks; ++chunk)
+    await(geometry_.chunk_state(leader, step, bucket, chunk), done(step), members.front(), bucket, step, "averaged");
+  return geometry_.mean(leader, step);
+}
+
+void Mailbox::mean_chunk(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members, uint64_t chunk) const {
+  const Bucket& range = geometry_.buckets()[bucket];
+  const uint64_t begin = range.offset + chunk * kMeanChunk;
+  Incoming mix;
+  mix.target = geometry_.mean(segments_[members.front()], step) + begin;
+  mix.bytes = std::min(kMeanChunk, range.offset + range.bytes - begin);
+  for (const uint32_t rank : members) mix.sources.push_back({slot_of(rank, step) + begin, 1.0 / members.size()});
+  weighted_mix(element_, mix, 1);
+}
+
+void Mailbox::await(Counter& counter, uint32_t target, uint32_t rank, uint32_t bucket, uint32_t step,
+                    const char* what) {
+  if (counter.reached(target)) return;
+  const auto start = Clock::now();
+  const bool came = wait(counter, target, policy_);
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  waited_[rank] += seconds;
+  if (came) return;
+  std::ostringstream message;
+  message << "rank " << rank_ << " waited " << seconds << " s at step " << step << " for rank " << rank
+          << ", which has not " << what << " bucket " << bucket << " (it is at step "
+          << counters(rank, bucket).published.value.load() - 1
+          << "); did it die, hang, or take fewer steps? DECENTCOMM_TIMEOUT sets the deadline";
+  throw DeadlineError(message.str());
+}
+
+}  // namespace decentcomm

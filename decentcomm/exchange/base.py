@@ -1,0 +1,40 @@
+"""The contract of every exchange: publish, collect, release, on versions of a flat buffer in buckets.
+
+Version v is complete after step v-1; version 0 is the start. Step t reads version t of the neighbours and writes
+version t+1. One thread calls an exchange. `mean` is collective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+
+from decentcomm._C import Incoming
+
+
+class Exchange(Protocol):
+    """Moves one flat buffer between neighbours."""
+
+    def flat(self, version: int) -> torch.Tensor:
+        """This rank's flat buffer of a version: where it is read and where it is written."""
+
+    def publish(self, bucket: int, version: int) -> None:
+        """The bucket is complete as `version`. Never blocks."""
+
+    def collect(self, bucket: int, step: int) -> Incoming:
+        """Wait until what `step` needs of the neighbours is there and the next version may be written."""
+
+    def release(self, bucket: int, step: int) -> None:
+        """What `step` needed of the bucket has been read."""
+
+    def mean(self, version: int) -> torch.Tensor:
+        """The mean over all ranks of the flat buffer, in memory of its own. Collective."""
+
+    def bytes_received(self, step: int) -> int:
+        """Bytes that this rank reads of others at `step`."""
+
+    @property
+    def waited(self) -> Mapping[int, float]:
+        """Seconds waited for each other rank so far."""

@@ -1,0 +1,168 @@
+"""shm: ranks of one host. The flat buffers lie in shared memory, double-buffered; a neighbour reads them in place.
+
+Start-up is collective: every rank creates its segment, learns the others' names through the control plane,
+attaches, and when all are attached the names are removed. From then on only the native mailbox runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from decentcomm._C import Element, Environment, Geometry, Incoming, Mailbox, Segment, StepPlan, weighted_mix
+from decentcomm._world import World
+from decentcomm.control import Control
+from decentcomm.errors import DisagreementError, UnsupportedError
+from decentcomm.exchange.plan import RankPlan, rank_plan
+from decentcomm.topology import Topology
+
+ELEMENTS = {torch.float32: Element.float32, torch.float64: Element.float64}
+
+
+class ShmExchange:
+    """An exchange over shared memory.
+
+    Args:
+        world: This rank's place; all ranks must be on one host.
+        control: Used at start-up and by `mean`.
+        topology: Who mixes with whom.
+        buckets: Bytes of each bucket, multiples of 64.
+        dtype: float32 or float64.
+        timeout: Seconds after which a wait is an error; default: DECENTCOMM_TIMEOUT, else 300.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        control: Control,
+        topology: Topology,
+        buckets: Sequence[int],
+        dtype: torch.dtype,
+        timeout: float | None = None,
+    ) -> None:
+        self._world, self._control, self._topology, self._dtype = world, control, topology, dtype
+        offsets = np.cumsum([0, *buckets]).tolist()
+        self._geometry = Geometry(list(zip(offsets, buckets, strict=False)))
+        self._segments = attach_all(self._geometry.segment_bytes, world, control)
+        settings = Environment.get()
+        crowded = world.size > len(os.sched_getaffinity(0))
+        self._mailbox = Mailbox(
+            world.rank,
+            self._segments,
+            self._geometry,
+            ELEMENTS[dtype],
+            spin=0.0 if crowded else settings.spin_microseconds * 1e-6,
+            timeout=settings.timeout_seconds if timeout is None else timeout,
+        )
+        self._memory = torch.frombuffer(self._segments[world.rank], dtype=torch.uint8)
+        self._scratch: Segment | None = None
+        self._plans: dict[int, tuple[RankPlan, StepPlan]] = {}
+
+    def flat(self, version: int) -> torch.Tensor:
+        """This rank's slot for a version; versions v and v+2 share one."""
+        begin = self._geometry.slot_offset(version)
+        return self._memory[begin : begin + self._geometry.flat_bytes].view(self._dtype)
+
+    def publish(self, bucket: int, version: int) -> None:
+        """See `Exchange`."""
+        self._mailbox.publish(bucket, version)
+
+    def collect(self, bucket: int, step: int) -> Incoming:
+        """See `Exchange`; raises DeadlineError."""
+        return self._mailbox.collect(bucket, step, self._plan(step)[1], self._plan(max(step - 1, 0))[1])
+
+    def release(self, bucket: int, step: int) -> None:
+        """See `Exchange`."""
+        self._mailbox.release(bucket, step)
+
+    def mean(self, version: int) -> torch.Tensor:
+        """The mean over all ranks of `version`, which all must have published and not yet overwritten. Collective."""
+        if self._world.size == 1:
+            return self.flat(version).clone()
+        if self._scratch is None:
+            self._scratch = share(self._geometry.flat_bytes, self._world, self._control)
+        versions = [int(v) for v in self._control.all_gather(str(version).encode())]
+        if len(set(versions)) > 1:
+            raise DisagreementError(
+                f"ranks are at different steps, {versions}: the mean model needs all at the same one"
+            )
+        # Each rank makes its share, then everyone copies all.
+        out = torch.frombuffer(self._scratch, dtype=self._dtype)
+        lines, rank, size = self._geometry.flat_bytes // 64, self._world.rank, self._world.size
+        begin, end = lines * rank // size * 64, lines * (rank + 1) // size * 64
+        if end > begin:
+            sources = [(self._mailbox.slot_address(r, version) + begin, 1.0 / size) for r in range(size)]
+            share_of = Incoming(own=0, target=out.data_ptr() + begin, bytes=end - begin, sources=sources)
+            weighted_mix(ELEMENTS[self._dtype], share_of, torch.get_num_threads())
+        self._control.all_gather(b"")
+        mean = out.clone()
+        self._control.all_gather(b"")
+        return mean
+
+    def bytes_received(self, step: int) -> int:
+        """One model for each rank or mean that is read."""
+        plan = self._plan(step)[0]
+        return (len(plan.direct) + len(plan.means)) * self._geometry.flat_bytes
+
+    @property
+    def waited(self) -> Mapping[int, float]:
+        """Seconds waited for each other rank so far."""
+        return {r: s for r, s in enumerate(self._mailbox.waited) if r != self._world.rank}
+
+    def _plan(self, step: int) -> tuple[RankPlan, StepPlan]:
+        t = step % self._topology.period
+        if t not in self._plans:
+            plan = rank_plan(self._topology, self._world.rank, t)
+            native = StepPlan(plan.own, list(plan.direct), list(plan.means), list(plan.readers))
+            self._plans[t] = plan, native
+        return self._plans[t]
+
+
+def attach_all(size: int, world: World, control: Control) -> list[Segment]:
+    """A segment of `size` bytes on every rank, attached by all. Collective."""
+    own = Segment.create(size)
+    said = {"name": own.name, "bytes": size, "host": socket.gethostname()}
+    everyone = [json.loads(data) for data in control.all_gather(json.dumps(said).encode())]
+    hosts = {other["host"] for other in everyone}
+    if len(hosts) > 1:
+        raise UnsupportedError(f"shared memory joins the ranks of one host, but they are on {sorted(hosts)}")
+    segments = [
+        own if r == world.rank else Segment.attach(other["name"], other["bytes"]) for r, other in enumerate(everyone)
+    ]
+    control.all_gather(b"")
+    own.unlink()
+    return segments
+
+
+def share(size: int, world: World, control: Control) -> Segment:
+    """One segment of `size` bytes that all ranks attach. Collective."""
+    own = Segment.create(size) if world.rank == 0 else None
+    name = control.all_gather(own.name.encode() if own else b"")[0].decode()
+    segment = own or Segment.attach(name, size)
+    control.all_gather(b"")
+    segment.unlink()
+    return segment
+
+
+def broadcast(tensors: Sequence[torch.Tensor], world: World, control: Control) -> None:
+    """Make tensors equal to rank 0's, whatever their dtypes. Collective; shapes and dtypes must agree."""
+    total = sum(t.numel() * t.element_size() for t in tensors)
+    if world.size == 1 or total == 0:
+        return
+    memory = torch.frombuffer(share(total, world, control), dtype=torch.uint8)
+    sizes = [t.numel() * t.element_size() for t in tensors]
+    pieces = memory.split(sizes)  # type: ignore[no-untyped-call]
+    for tensor, piece in zip(tensors, pieces, strict=True):
+        if world.rank == 0:
+            piece.copy_(tensor.detach().contiguous().reshape(-1).view(torch.uint8))
+    control.all_gather(b"")
+    for tensor, piece in zip(tensors, pieces, strict=True):
+        if world.rank != 0:
+            with torch.no_grad():
+                tensor.copy_(piece.clone().view(tensor.dtype).view(tensor.shape))
+    control.all_gather(b"")

@@ -1,0 +1,49 @@
+"""Before training starts: do all ranks hold the same model, in the same order, with the same settings?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from decentcomm.control import Control
+from decentcomm.errors import DisagreementError
+
+
+def describe(params: Sequence[torch.Tensor], names: Sequence[str], settings: dict[str, Any]) -> dict[str, Any]:
+    """What must be equal on all ranks, as JSON can carry it."""
+    shapes = [[list(p.shape), str(p.dtype), list(p.stride())] for p in params]
+    return {"names": list(names), "params": shapes, "settings": settings}
+
+
+def require_agreement(own: dict[str, Any], control: Control) -> None:
+    """Compare with all ranks; raise on the first difference, naming the parameter or setting and the ranks.
+
+    Collective.
+    """
+    everyone = [json.loads(data) for data in control.all_gather(json.dumps(own, default=str).encode())]
+    first = everyone[0]
+    for r, other in enumerate(everyone):
+        if len(other["params"]) != len(first["params"]):
+            raise DisagreementError(
+                f"rank 0 has {len(first['params'])} parameters, rank {r} has {len(other['params'])}: "
+                "all ranks must build the same model"
+            )
+    for i, name in enumerate(first["names"]):
+        for what, values in (
+            ("name", [other["names"][i] for other in everyone]),
+            ("shape, dtype and strides", [other["params"][i] for other in everyone]),
+        ):
+            _require_equal(f"{name}: {what}", values)
+    for key in first["settings"]:
+        _require_equal(key, [other["settings"].get(key) for other in everyone])
+
+
+def _require_equal(what: str, values: list[Any]) -> None:
+    different = [r for r, value in enumerate(values) if value != values[0]]
+    if different:
+        raise DisagreementError(
+            f"{what} differ between ranks: {values[0]} on rank 0, {values[different[0]]} on ranks {different}"
+        )
