@@ -14,7 +14,7 @@
 namespace decentcomm {
 namespace {
 
-constexpr uint64_t kPiece = 64 * 1024;  // elements: long enough to stream, short enough to balance threads
+constexpr uint64_t kPiece = 256 * 1024;  // elements: long enough to stream, short enough to balance threads
 
 const Kernels& kernels() {
   static const Kernels& chosen = []() -> const Kernels& {

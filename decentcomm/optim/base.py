@@ -233,7 +233,8 @@ def other_tensors(params: list[torch.Tensor], module: torch.nn.Module | None) ->
     if module is None:
         return {}
     known = set(map(id, params))
-    return {n: t for n, t in [*module.named_parameters(), *module.named_buffers()] if id(t) not in known}
+    both = [*module.named_parameters(), *module.named_buffers()]
+    return {f"{name} (not optimized)": t for name, t in both if id(t) not in known}
 
 
 def names_of(groups: list[dict[str, Any]], module: torch.nn.Module | None) -> list[str]:

@@ -1,0 +1,144 @@
+"""Fused kernels against a plain fp64 computation: every instruction set, number of sources, option and awkward size."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from decentcomm import _C
+from decentcomm.errors import Error
+from tests import oracle
+from tests.launching import clean_environment, run
+
+ROOT = Path(__file__).parent.parent
+SIZES = [1, 15, 16, 17, 63, 1000, 300_001]
+DTYPES = {torch.float32: (_C.Element.float32, 2e-6), torch.float64: (_C.Element.float64, 1e-14)}
+
+
+def aligned(n: int, dtype: torch.dtype) -> torch.Tensor:
+    """Zeros on a 64-byte boundary, as the flat buffers are."""
+    item = dtype.itemsize
+    memory = torch.zeros(n + 64 // item, dtype=dtype)
+    skip = -memory.data_ptr() % 64 // item
+    return memory[skip : skip + n]
+
+
+def random(n: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
+    return aligned(n, dtype).copy_(torch.randn(n, generator=torch.Generator().manual_seed(seed)))
+
+
+def sources(n: int, k: int, dtype: torch.dtype) -> list[tuple[torch.Tensor, float]]:
+    weights = torch.arange(1.0, k + 2).div(torch.arange(1.0, k + 2).sum()).tolist()
+    return [(random(n, dtype, 100 + j), w) for j, w in enumerate(weights)]
+
+
+def incoming(mixed: list[tuple[torch.Tensor, float]], target: torch.Tensor) -> _C.Incoming:
+    own = mixed[0][0]
+    pointers = [(x.data_ptr(), w) for x, w in mixed]
+    return _C.Incoming(own.data_ptr(), target.data_ptr(), own.numel() * own.element_size(), pointers)
+
+
+def reference(mixed: list[tuple[torch.Tensor, float]]) -> torch.Tensor:
+    return sum((w * x.double() for x, w in mixed), torch.zeros(mixed[0][0].numel(), dtype=torch.float64))
+
+
+def worst(got: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((got.double() - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("k", range(9))
+def test_mixing(k: int, dtype: torch.dtype) -> None:
+    element, tolerance = DTYPES[dtype]
+    for n in SIZES:
+        mixed, target = sources(n, k, dtype), aligned(n, dtype)
+        _C.weighted_mix(element, incoming(mixed, target), 2)
+        assert worst(target, reference(mixed)) < tolerance
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+@pytest.mark.parametrize("k", [0, 1, 4])
+def test_mix_and_adam(k: int, accumulate: int, decoupled: bool, dtype: torch.dtype) -> None:
+    element, tolerance = DTYPES[dtype]
+    n = 1003
+    mixed = sources(n, k, dtype)
+    m, v, b = (aligned(n, dtype) for _ in range(3))
+    table = _C.TensorTable([0], [n], [0])
+    settings = [_C.AdamSettings(0.01, 0.9, 0.99, 1e-8, 0.1, decoupled)]
+    rule = oracle.Adam(0.01, (0.9, 0.99), 1e-8, 0.1, decoupled, accumulate)
+    for t in range(1, 8):
+        grad, target = random(n, dtype, t), aligned(n, dtype)
+        table.set([grad.data_ptr()], [t])
+        into = incoming(mixed, target)
+        _C.mix_adam(element, into, table, settings, m.data_ptr(), v.data_ptr(), b.data_ptr(), accumulate, 2)
+        own = mixed[0][0].double()
+        expected = rule.update(0, t, own, reference(mixed), grad.double())
+        assert worst(target, expected) < tolerance
+        assert worst(m, rule.state[0][0]) < tolerance if t % accumulate == 0 else True
+        mixed[0] = (target, mixed[0][1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "options", [{}, {"momentum": 0.9}, {"momentum": 0.9, "dampening": 0.3}, {"momentum": 0.9, "nesterov": True}]
+)
+def test_mix_and_sgd(options: dict[str, float], dtype: torch.dtype) -> None:
+    element, tolerance = DTYPES[dtype]
+    n = 515
+    mixed, momentum = sources(n, 2, dtype), aligned(n, dtype)
+    full = {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.1, "nesterov": False, **options}
+    rule = oracle.Sgd(0.05, **full)  # type: ignore[arg-type]
+    table, settings = _C.TensorTable([0], [n], [0]), [_C.SgdSettings(0.05, **full)]  # type: ignore[arg-type]
+    for t in range(1, 6):
+        grad, target = random(n, dtype, t), aligned(n, dtype)
+        table.set([grad.data_ptr()], [t])
+        pointer = momentum.data_ptr() if full["momentum"] else 0
+        _C.mix_sgd(element, incoming(mixed, target), table, settings, pointer, 1)
+        expected = rule.update(0, t, mixed[0][0].double(), reference(mixed), grad.double())
+        assert worst(target, expected) < tolerance
+        mixed[0] = (target, mixed[0][1])
+
+
+def test_a_tensor_without_gradient_is_mixed_only_and_padding_is_left_alone() -> None:
+    n, mixed, target = 96, sources(96, 1, torch.float32), aligned(96, torch.float32).fill_(7)
+    m, v, grad = (aligned(n, torch.float32) for _ in range(3))
+    table = _C.TensorTable([0, 32, 80], [20, 40, 16], [0, 0, 0])
+    table.set([grad.data_ptr(), 0, grad.data_ptr()], [1, 0, 1])
+    settings = [_C.AdamSettings(0.5, 0.9, 0.99, 1e-8, 0.0, True)]
+    _C.mix_adam(_C.Element.float32, incoming(mixed, target), table, settings, m.data_ptr(), v.data_ptr(), 0, 1, 1)
+    expected = reference(mixed)
+    for begin, end in ((0, 20), (32, 72), (80, 96)):  # gradients are 0: no update either
+        assert worst(target[begin:end], expected[begin:end]) < 1e-6
+    assert target[20:32].eq(7).all() and target[72:80].eq(7).all()
+
+
+def test_one_group_has_one_setting_each() -> None:
+    n, mixed, target = 32, sources(32, 0, torch.float32), aligned(32, torch.float32)
+    grad, m, v = random(16, torch.float32, 1), aligned(n, torch.float32), aligned(n, torch.float32)
+    table = _C.TensorTable([0, 16], [16, 16], [0, 1])
+    table.set([grad.data_ptr()] * 2, [1, 1])
+    settings = [_C.AdamSettings(lr, 0.9, 0.99, 1e-12, 0.0, True) for lr in (0.5, 0.25)]
+    _C.mix_adam(_C.Element.float32, incoming(mixed, target), table, settings, m.data_ptr(), v.data_ptr(), 0, 1, 1)
+    moved = (target - mixed[0][0]).abs()
+    torch.testing.assert_close(moved, torch.tensor([0.5, 0.25]).repeat_interleave(16), rtol=1e-5, atol=0)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(Error, match="at least one source"):
+        _C.weighted_mix(_C.Element.float32, _C.Incoming(0, 0, 64, []), 1)
+    with pytest.raises(Error, match="one entry for each tensor"):
+        _C.TensorTable([0], [1], [0]).set([], [])
+
+
+@pytest.mark.parametrize("isa", [s for s in _C.instruction_sets()])
+def test_every_instruction_set(isa: str) -> None:
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "mixing or mix_and"]
+    done = run(argv, env=clean_environment(DECENTCOMM_ISA=isa, PYTHONPATH=str(ROOT)))
+    assert done.returncode == 0, done.stdout
+    code = "import json; from decentcomm._C import Environment; print(json.dumps(Environment.get().instruction_set))"
+    chosen = run([sys.executable, "-c", code], env=clean_environment(DECENTCOMM_ISA=isa))
+    assert json.loads(chosen.stdout) == isa

@@ -1,0 +1,118 @@
+"""The optimizers in real processes: equal to torch alone, equal at the start, and clear when something is wrong."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from decentcomm.errors import ConfigError, UnsupportedError
+from decentcomm.optim.flat import FlatLayout, by_dtype
+from tests.launching import LAUNCHERS, command, launch, run
+
+SCRIPT = Path(__file__).parent / "ranks" / "optimizers.py"
+
+
+def test_alone_it_equals_torch() -> None:
+    (only,) = launch("torchrun", 1, SCRIPT, "equals_torch")
+    errors = {k: v for k, v in only.items() if k != "rank"}
+    assert len(errors) == 4
+    assert {k: v for k, v in errors.items() if not v < 1e-6} == {}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_all_start_as_rank_0(launcher: str) -> None:
+    ranks = launch(launcher, 3, SCRIPT, "start_equal")
+    assert {(r["parameters"], r["frozen"], r["mean"]) for r in ranks} == {
+        (ranks[0]["parameters"], ranks[0]["frozen"], 0.0)
+    }
+
+
+def test_allreduce_equals_one_process_with_the_whole_batch() -> None:
+    for r in launch("torchrun", 4, SCRIPT, "allreduce"):
+        assert r["distance"] < 1e-12
+        assert (r["steps"], r["consensus"]) == (10, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("shape", "weight: shape, dtype and strides differ between ranks: [[2, 4], 'torch.float32', [4, 1]] on rank 0"),
+        ("order", "weight: name differ between ranks: weight on rank 0, bias on ranks [1]"),
+        ("count", "bias: name differ between ranks: bias on rank 0, bias (not optimized) on ranks [1]"),
+        ("dtype", "bias: shape, dtype and strides differ between ranks: [[2], 'torch.float32', [1]] on rank 0"),
+        ("lr", "group 0 lr differ between ranks: 0.1 on rank 0, 0.2 on ranks [1]"),
+        ("topology", "topology differ between ranks: <ring size=3 period=1> on rank 0"),
+    ],
+)
+def test_ranks_that_differ_are_told_in_what(what: str, message: str) -> None:
+    for r in launch("torchrun", 3, SCRIPT, "disagree", what):
+        assert message in r["error"]
+        assert "rank 0" in r["error"]
+        assert "rank 1" in r["error"] or "ranks [1]" in r["error"]
+
+
+def test_a_wait_ends_at_its_deadline_and_says_for_whom() -> None:
+    ranks = launch("torchrun", 3, SCRIPT, "late")
+    for r in (ranks[0], ranks[2]):
+        assert f"rank {r['rank']} waited 1" in r["error"]
+        assert "bucket 0" in r["error"] and "at step" in r["error"]
+    assert any("for rank 1" in r["error"] for r in ranks)
+
+
+def test_nothing_is_left_behind_and_a_dead_rank_is_noticed() -> None:
+    before = set(Path("/dev/shm").glob("decentcomm-*"))
+    done = run([*command("mpirun", 2)[:-2], str(SCRIPT), "killed"])
+    assert done.returncode != 0
+    assert '"named": []' in done.stdout
+    assert set(Path("/dev/shm").glob("decentcomm-*")) == before
+
+
+def test_ctrl_c_ends_a_wait() -> None:
+    waited = launch("torchrun", 2, SCRIPT, "interrupted")[0]["seconds"]
+    assert 0 < waited < 2
+
+
+def test_ranks_may_differ_in_which_parameters_are_used() -> None:
+    for r in launch("torchrun", 4, SCRIPT, "unequal_use"):
+        # Each parameter has a gradient of 1 on one of four ranks, for three steps with lr 1.
+        assert [r[f"p{i}"] for i in range(4)] == pytest.approx([i - 0.75 for i in range(4)], abs=1e-6)
+
+
+def test_what_cannot_be_held_is_named() -> None:
+    whole = torch.zeros(4, 4)
+    for tensor, message in (
+        (torch.zeros(3, dtype=torch.int64), r"w is torch.int64: float32 and float64 are supported"),
+        (torch.zeros(3, dtype=torch.bfloat16), r"w is torch.bfloat16"),
+        (whole[:, :2], r"w is not a dense tensor \(strides \(4, 1\)\)"),
+        (torch.zeros(1).expand(5), r"w is not a dense tensor"),
+        (torch.zeros(3, device="meta"), r"w is on meta"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            by_dtype([tensor], ["w"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": -1.0}, "lr=-1.0 must be at least 0"),
+        ({"betas": (1.0, 0.9)}, r"betas\[0\]=1.0 must be at least 0 and below 1"),
+        ({"eps": -1.0}, "eps"),
+        ({"accumulate": 0}, "accumulate=0 must be at least 1"),
+        ({"weight_decay": float("nan")}, "weight_decay=nan"),
+    ],
+)
+def test_hyperparameters_out_of_range(options: dict[str, object], message: str) -> None:
+    from decentcomm.optim import DAdamW
+
+    with pytest.raises(ConfigError, match=message):
+        DAdamW([torch.nn.Parameter(torch.zeros(1))], **options)  # type: ignore[arg-type]
+
+
+def test_parameters_lie_padded_in_reverse_order_in_buckets() -> None:
+    params = [torch.zeros(3), torch.zeros(20, 2), torch.zeros(()), torch.zeros(0)]
+    layout = FlatLayout(params, bucket_bytes=128)
+    assert layout.buckets == [128, 192, 64]
+    offsets = [p.offset for p in layout.places]
+    assert offsets == [80, 32, 16, 0]
+    flat = torch.arange(float(layout.size))
+    assert layout.views(flat)[1][0].tolist() == [32.0, 33.0]
