@@ -170,6 +170,8 @@ class Mailbox:
         """The bucket is complete. Never blocks."""
     def collect(self, bucket: int, step: int, plan: StepPlan, previous: StepPlan) -> Incoming:
         """Wait for the neighbours' version and for room for the next. Releases the GIL; raises DeadlineError."""
+    def average(self, bucket: int, step: int, members: Sequence[int]) -> None:
+        """Make the members' mean the next version of every member, once for all. Releases the GIL."""
     def release(self, bucket: int, step: int) -> None:
         """What the step needed has been read."""
     def slot_address(self, rank: int, version: int) -> int:

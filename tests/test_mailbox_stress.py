@@ -13,8 +13,8 @@ MAILBOX = "csrc/mailbox/mailbox.cpp"
 MUTATIONS = {
     "a slot is overwritten before its readers released it": (
         MAILBOX,
-        'await(counters(rank, bucket).released, step, rank, bucket, step, "released");',
-        "(void)rank;",
+        'previous.readers)\n      await(counters(rank, bucket).released, step, rank, bucket, step, "released");',
+        "previous.readers) (void)rank;",
     ),
     "a neighbour's version is not waited for": (
         MAILBOX,
@@ -30,6 +30,11 @@ MUTATIONS = {
         MAILBOX,
         "await(geometry_.chunk_state(leader, step, bucket, chunk), done(step)",
         "await(geometry_.chunk_state(leader, step, bucket, chunk), claimed(step)",
+    ),
+    "an average overwrites what others still read": (
+        MAILBOX,
+        'if (step > 0) await(counters(rank, bucket).released, step, rank, bucket, step, "released");',
+        "",
     ),
     "both versions lie in one slot": ("csrc/mailbox/geometry.h", "version % kSlots * slot_stride_", "0 * version"),
 }

@@ -76,6 +76,8 @@ void register_mailbox(py::module_& m) {
       .def("publish", &Mailbox::publish, py::arg("bucket"), py::arg("version"))
       .def("collect", &Mailbox::collect, py::arg("bucket"), py::arg("step"), py::arg("plan"), py::arg("previous"),
            py::call_guard<py::gil_scoped_release>())
+      .def("average", &Mailbox::average, py::arg("bucket"), py::arg("step"), py::arg("members"),
+           py::call_guard<py::gil_scoped_release>())
       .def("release", &Mailbox::release, py::arg("bucket"), py::arg("step"))
       .def("slot_address", [](const Mailbox& mailbox, uint32_t rank,
                               uint32_t version) { return reinterpret_cast<uintptr_t>(mailbox.slot_of(rank, version)); })

@@ -115,10 +115,13 @@ template <class T, class Update>
 void run(const Incoming& in, const std::vector<Tensor>& tensors, int threads, const Update& update) {
   for_pieces(cut(tensors), threads, [&](const Piece& piece) {
     const Sources<T> sources(in, piece.begin);
-    if (piece.tensor->grad == nullptr)
-      table<T>().mix(piece.count, static_cast<T*>(in.target) + piece.begin, sources.input());
-    else
+    if (piece.tensor->grad == nullptr) {
+      std::vector<T*> targets{static_cast<T*>(in.target) + piece.begin};
+      for (void* more : in.more_targets) targets.push_back(static_cast<T*>(more) + piece.begin);
+      table<T>().mix(piece.count, targets.data(), targets.size(), sources.input());
+    } else {
       update(piece, sources.input());
+    }
   });
 }
 

@@ -24,6 +24,7 @@ struct Incoming {
   void* target = nullptr;     // this rank's parameters after the step; never overlaps a source
   uint64_t bytes = 0;
   std::vector<Source> sources;
+  std::vector<void*> more_targets = {};  // of weighted_mix: the result goes there, too
 };
 
 // One parameter tensor's place in its bucket and what its update needs. Padding between tensors is only mixed.

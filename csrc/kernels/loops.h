@@ -85,9 +85,17 @@ void for_lines(size_t n, T* out, const MixInput<T>& in, const Update& update) {
   finish_writes();
 }
 
+// To several targets at once: a mean that all members of a group want is computed once and written to each.
 template <class T>
-void mix(size_t n, T* out, const MixInput<T>& in) {
-  for_lines(n, out, in, [](T*, size_t, auto) {});
+void mix(size_t n, T* const* outs, size_t out_count, const MixInput<T>& in) {
+  for_lines(n, outs[0], in, [=](T* x, size_t at, auto count) {
+    for (size_t k = 1; k < out_count; ++k) {
+      if constexpr (std::is_same_v<decltype(count), size_t>)
+        std::copy(x, x + count, outs[k] + at);
+      else
+        write_around(outs[k] + at, x);
+    }
+  });
 }
 
 template <bool kCoupled, class T>

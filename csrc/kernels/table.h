@@ -60,7 +60,7 @@ struct StreamPointers {
 
 template <class T>
 struct KernelTable {
-  void (*mix)(size_t n, T* out, const MixInput<T>& in);
+  void (*mix)(size_t n, T* const* outs, size_t out_count, const MixInput<T>& in);
   void (*adam)(size_t n, const AdamPointers<T>& p, const MixInput<T>& in, const AdamScalars<T>& s);
   void (*sgd)(size_t n, const SgdPointers<T>& p, const MixInput<T>& in, const SgdScalars<T>& s);
 };

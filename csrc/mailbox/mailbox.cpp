@@ -46,7 +46,9 @@ Incoming Mailbox::collect(uint32_t bucket, uint32_t step, const StepPlan& plan, 
   for (const auto& [members, weight] : plan.means) {
     for (const uint32_t rank : members)
       if (rank != rank_) await(counters(rank, bucket).published, step + 1, rank, bucket, step, "published");
-    incoming.sources.push_back({make_mean(bucket, step, members) + range.offset, weight});
+    std::byte* mean = geometry_.mean(segments_[members.front()], step);
+    make_mean(bucket, step, members, {mean});
+    incoming.sources.push_back({mean + range.offset, weight});
   }
   if (step > 0) {  // the next version overwrites step-1's
     for (const uint32_t rank : previous.readers)
@@ -55,7 +57,19 @@ Incoming Mailbox::collect(uint32_t bucket, uint32_t step, const StepPlan& plan, 
   return incoming;
 }
 
-const std::byte* Mailbox::make_mean(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members) {
+void Mailbox::average(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members) {
+  std::vector<std::byte*> targets;
+  for (const uint32_t rank : members) {
+    targets.push_back(geometry_.slot(segments_[rank], step + 1));
+    if (rank == rank_) continue;
+    await(counters(rank, bucket).published, step + 1, rank, bucket, step, "published");
+    if (step > 0) await(counters(rank, bucket).released, step, rank, bucket, step, "released");
+  }
+  make_mean(bucket, step, members, targets);
+}
+
+void Mailbox::make_mean(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members,
+                        const std::vector<std::byte*>& targets) {
   std::byte* leader = segments_[members.front()];
   const uint64_t chunks = geometry_.chunks(bucket);
   // Readers start at different places, so that they seldom want the same chunk.
@@ -66,20 +80,21 @@ const std::byte* Mailbox::make_mean(uint32_t bucket, uint32_t step, const std::v
     uint32_t seen = state.value.load(std::memory_order_relaxed);
     if (static_cast<int32_t>(seen - claimed(step)) >= 0) continue;
     if (!state.value.compare_exchange_strong(seen, claimed(step))) continue;
-    mean_chunk(bucket, step, members, chunk);
+    mean_chunk(bucket, step, members, targets, chunk);
     state.advance(done(step));
   }
   for (uint64_t chunk = 0; chunk < chunks; ++chunk)
     await(geometry_.chunk_state(leader, step, bucket, chunk), done(step), members.front(), bucket, step, "averaged");
-  return geometry_.mean(leader, step);
 }
 
-void Mailbox::mean_chunk(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members, uint64_t chunk) const {
+void Mailbox::mean_chunk(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members,
+                         const std::vector<std::byte*>& targets, uint64_t chunk) const {
   const Bucket& range = geometry_.buckets()[bucket];
   const uint64_t begin = range.offset + chunk * kMeanChunk;
   Incoming mix;
-  mix.target = geometry_.mean(segments_[members.front()], step) + begin;
   mix.bytes = std::min(kMeanChunk, range.offset + range.bytes - begin);
+  mix.target = targets.front() + begin;
+  for (size_t i = 1; i < targets.size(); ++i) mix.more_targets.push_back(targets[i] + begin);
   for (const uint32_t rank : members) mix.sources.push_back({slot_of(rank, step) + begin, 1.0 / members.size()});
   weighted_mix(element_, mix, 1);
 }

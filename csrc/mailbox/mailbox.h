@@ -5,7 +5,8 @@
 // after every rank that read version t-1 released it, so a reader never sees a mixture and a fast rank is at most one
 // step ahead. A mean belongs to its leader's slot: any reader may make a chunk of it, once, after all members
 // published, which includes the leader, who had to wait for the readers of the mean before last. So means need no rule
-// of their own.
+// of their own. In average() members write each other's next version, and wait for all members' readers, not only
+// theirs.
 //
 // One thread per rank calls a mailbox. Ranks may be processes (shared segments) or threads (any memory), as tests need
 // it.
@@ -57,6 +58,11 @@ class Mailbox {
   // of step-1. Throws DeadlineError.
   Incoming collect(uint32_t bucket, uint32_t step, const StepPlan& plan, const StepPlan& previous);
 
+  // Makes the members' mean of the bucket the next version of every member: each chunk is computed once, by whoever
+  // comes first, and written to all. All members call it for this step instead of collecting and mixing; each publishes
+  // and releases for itself. Throws DeadlineError.
+  void average(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members);
+
   // All that `step` needed of the bucket has been read: its owners may reuse their slots.
   void release(uint32_t bucket, uint32_t step);
 
@@ -68,8 +74,12 @@ class Mailbox {
  private:
   BucketCounters& counters(uint32_t rank, uint32_t bucket) const;
   void await(Counter& counter, uint32_t target, uint32_t rank, uint32_t bucket, uint32_t step, const char* what);
-  const std::byte* make_mean(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members);
-  void mean_chunk(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members, uint64_t chunk) const;
+  // Computes the chunks of the members' mean that nobody has claimed yet and waits for the others; a chunk goes to the
+  // same place in each target.
+  void make_mean(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members,
+                 const std::vector<std::byte*>& targets);
+  void mean_chunk(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members,
+                  const std::vector<std::byte*>& targets, uint64_t chunk) const;
 
   uint32_t rank_;
   std::vector<std::byte*> segments_;

@@ -80,6 +80,15 @@ class ShmExchange:
         """See `Exchange`."""
         self._mailbox.release(bucket, step)
 
+    def average(self, bucket: int, step: int) -> None:
+        """Make the mean over all ranks the next version of the bucket on each, and publish it.
+
+        Each part of the mean is computed by one rank and written to all. All ranks call it for this step.
+        """
+        self._mailbox.average(bucket, step, range(self._world.size))
+        self._mailbox.publish(bucket, step + 1)
+        self._mailbox.release(bucket, step)
+
     def mean(self, version: int) -> torch.Tensor:
         """The mean over all ranks of `version`, which all must have published and not yet overwritten. Collective."""
         if self._world.size == 1:

@@ -1,6 +1,6 @@
 """AllReduce: the baseline. Averages gradients over all ranks at every step, then lets any torch optimizer update.
 
-The same mailbox carries the gradients: version t is step t's gradients, and everybody waits for everybody's.
+The same mailbox carries the gradients: version 2t is what step t's backward left, version 2t+1 their mean.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from decentcomm import topology as topologies
-from decentcomm._C import weighted_mix
 from decentcomm._world import control, init
-from decentcomm.exchange.shm import ELEMENTS, ShmExchange, broadcast
+from decentcomm.exchange.shm import ShmExchange, broadcast
 from decentcomm.optim.agreement import describe, require_agreement
 from decentcomm.optim.base import BUCKET_BYTES, names_of, other_tensors
 from decentcomm.optim.flat import FlatLayout, by_dtype
@@ -47,7 +46,6 @@ class AllReduce(torch.optim.Optimizer):
             ShmExchange(world, self._control, complete, layout.buckets, layout.dtype, timeout)
             for layout in self._layouts
         ]
-        self._means = [torch.empty_like(exchange.flat(0)) for exchange in self._exchanges]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -56,21 +54,20 @@ class AllReduce(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        t = self.steps
-        for layout, exchange, mean in zip(self._layouts, self._exchanges, self._means, strict=True):
-            for p, view in zip(layout.params, layout.views(exchange.flat(t)), strict=True):
+        version = 2 * self.steps
+        for layout, exchange in zip(self._layouts, self._exchanges, strict=True):
+            for p, view in zip(layout.params, layout.views(exchange.flat(version)), strict=True):
                 view.zero_() if p.grad is None else view.copy_(p.grad)
             for bucket in range(len(layout.buckets)):
-                exchange.publish(bucket, t)
+                exchange.publish(bucket, version)
             for bucket in range(len(layout.buckets)):
-                incoming = exchange.collect(bucket, t)
-                begin = mean.data_ptr() + layout.bucket_begin(bucket) * mean.element_size()
-                weighted_mix(ELEMENTS[layout.dtype], incoming.into(begin), torch.get_num_threads())
-                exchange.release(bucket, t)
-            for p, view in zip(layout.params, layout.views(mean), strict=True):
+                exchange.average(bucket, version)
+            for p, view in zip(layout.params, layout.views(exchange.flat(version + 1)), strict=True):
                 p.grad = view.clone() if p.grad is None else p.grad.copy_(view)
+            for bucket in range(len(layout.buckets)):
+                exchange.release(bucket, version + 1)
         self.optimizer.step()
-        self.steps = t + 1
+        self.steps += 1
         return loss
 
     def state_dict(self) -> dict[str, Any]:

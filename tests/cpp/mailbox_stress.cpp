@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
@@ -29,6 +30,9 @@ struct Setting {
 };
 
 float value(uint32_t rank, uint32_t version) { return static_cast<float>(version % 4096 * 64 + rank); }
+
+// At such a step all ranks average in place instead of collecting.
+bool averages(const Setting& setting, uint32_t step) { return std::mt19937(setting.seed * 104729 + step)() % 6 == 0; }
 
 // The same graph on every rank: a ring, a permutation, one group, two groups, or a star.
 std::vector<StepPlan> plans(const Setting& setting, uint32_t step) {
@@ -49,7 +53,8 @@ std::vector<StepPlan> plans(const Setting& setting, uint32_t step) {
         if (other != r) plan[r].readers.push_back(other);
     }
   };
-  const uint32_t kind = random() % 5, shift = 1 + random() % (n - 1), cut = 1 + random() % (n - 1);
+  const uint32_t kind = averages(setting, step) ? 2 : random() % 5, shift = 1 + random() % (n - 1),
+                 cut = 1 + random() % (n - 1);
   if (kind == 0) {
     for (uint32_t r = 0; r < n; ++r) {
       reads(r, (r + 1) % n);
@@ -99,29 +104,51 @@ uint64_t run_rank(const Setting& setting, uint32_t rank, const std::vector<std::
     fill(mailbox.slot(0), setting.buckets[b], value(rank, 0));
     mailbox.publish(b, 0);
   }
+  std::vector<uint32_t> everyone;
+  std::vector<float> values;  // what each rank's slot of this step's version holds
+  for (uint32_t r = 0; r < setting.ranks; ++r) {
+    everyone.push_back(r);
+    values.push_back(value(r, 0));
+  }
   std::vector<StepPlan> previous = plans(setting, 0);
   for (uint32_t step = 0; step < setting.steps; ++step) {
     const std::vector<StepPlan> now = plans(setting, step);
+    const bool averaging = averages(setting, step);
+    const float mean_of_all = std::accumulate(values.begin(), values.end(), 0.0f) / static_cast<float>(setting.ranks);
     for (uint32_t b = 0; b < setting.buckets.size(); ++b) {
       delay(random);
+      if (averaging) {
+        mailbox.average(b, step, everyone);
+        check(mailbox.slot(step + 1) + setting.buckets[b].offset, setting.buckets[b].bytes, mean_of_all, rank, step, b);
+        checked += setting.ranks - 1;
+        mailbox.publish(b, step + 1);
+        mailbox.release(b, step);
+        continue;
+      }
       const Incoming in = mailbox.collect(b, step, now[rank], previous[rank]);
-      size_t source = now[rank].own_weight != 0 ? 1 : 0;
+      const auto check_all = [&] {
+        size_t source = now[rank].own_weight != 0 ? 1 : 0;
+        for (const auto& direct : now[rank].direct) {
+          check(in.sources[source++].data, in.bytes, values[direct.rank], rank, step, b);
+          ++checked;
+        }
+        for (const auto& mean : now[rank].means) {
+          float expected = 0;
+          for (const uint32_t r : mean.members) expected += values[r] / static_cast<float>(mean.members.size());
+          check(in.sources[source++].data, in.bytes, expected, rank, step, b);
+          checked += mean.members.size() - 1;
+        }
+      };
       delay(random);
-      for (const auto& direct : now[rank].direct) {
-        check(in.sources[source++].data, in.bytes, value(direct.rank, step), rank, step, b);
-        ++checked;
-      }
-      for (const auto& mean : now[rank].means) {
-        float expected = 0;
-        for (const uint32_t r : mean.members) expected += value(r, step) / static_cast<float>(mean.members.size());
-        check(in.sources[source++].data, in.bytes, expected, rank, step, b);
-        checked += mean.members.size() - 1;
-      }
+      check_all();
       fill(mailbox.slot(step + 1), setting.buckets[b], value(rank, step + 1));
       delay(random);
       mailbox.publish(b, step + 1);
+      delay(random);
+      check_all();  // what was collected stays until it is released, also after publishing
       mailbox.release(b, step);
     }
+    for (uint32_t r = 0; r < setting.ranks; ++r) values[r] = averaging ? mean_of_all : value(r, step + 1);
     previous = now;
   }
   return checked;
