@@ -13,7 +13,6 @@ import socket
 from collections.abc import Callable
 from datetime import timedelta
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -44,17 +43,16 @@ class Pair:
 
     def open_mpi(self) -> None:
         """Sendrecv, then the mean in place."""
-        mine = self.buffers["open mpi"].numpy()
-        self.comm.Sendrecv(mine, self.other, recvbuf=self.received.numpy(), source=self.other)
-        np.add(mine, self.received.numpy(), out=mine)
-        np.multiply(mine, 0.5, out=mine)
+        mine = self.buffers["open mpi"]
+        self.comm.Sendrecv(mine.numpy(), self.other, recvbuf=self.received.numpy(), source=self.other)
+        mine.lerp_(self.received, 0.5)
 
     def gloo(self) -> None:
         """Non-blocking send and receive, then the mean in place."""
         mine = self.buffers["gloo"]
         for work in (dist.isend(mine, self.other), dist.irecv(self.received, self.other)):
             work.wait()
-        mine.add_(self.received).mul_(0.5)
+        mine.lerp_(self.received, 0.5)
 
     def wrong(self, name: str, run: Callable[[], None]) -> int:
         """Put ranks' own numbers in, run once, count what is not the mean."""

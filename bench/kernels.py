@@ -30,10 +30,13 @@ class Contest:
         self.settings = [_C.AdamSettings(1e-3, 0.9, 0.999, 1e-8, 0.01, True)]
         self.steps = 0
 
-    def peer(self, k: int) -> None:
-        """torch: AdamW, then the weighted sum, as a user would write it."""
+    def peer(self, k: int, one_pass: bool = False) -> None:
+        """torch: AdamW, then the weighted sum, as a user would write it; for one neighbour there is a call for it."""
         self.torch_adam.step()
         with torch.no_grad():
+            if k == 1 and one_pass:
+                self.param.lerp_(self.neighbors[0], 0.5)
+                return
             self.param.mul_(1 / (k + 1))
             for neighbor in self.neighbors[:k]:
                 self.param.add_(neighbor, alpha=1 / (k + 1))
@@ -77,8 +80,10 @@ def main() -> None:
         contestants[f"fused, {k}"] = lambda k=k: contest.fused(k)
         contestants[f"limit, {k}, cached"] = lambda k=k: contest.limit(k, False)
         contestants[f"limit, {k}, around caches"] = lambda k=k: contest.limit(k, True)
-    contestants["fused, 1, accumulate=4"] = lambda: contest.fused(1, 4)
+    contestants["torch AdamW + lerp_, 1"] = lambda: contest.peer(1, one_pass=True)
+    contestants["fused, 1, accumulate=4"] = lambda: [contest.fused(1, 4) for _ in range(4)]  # a whole cycle
     time = medians(interleave(contestants, args.repeats or 15))
+    time["fused, 1, accumulate=4"] /= 4
     report = Report("kernels", "contestant, neighbours", "params", "time ms", "GB/s", "#wrong")
     report.say(f"# {args.threads} threads; GB/s counts 28 + 4k bytes an element")
     for name, seconds in time.items():

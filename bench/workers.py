@@ -62,7 +62,11 @@ def ranks(size: int, *args: str) -> list[dict[str, float]]:
     torchrun = str(Path(sys.executable).parent / "torchrun")
     with tempfile.TemporaryDirectory() as folder:
         argv = [torchrun, "--standalone", f"--nproc-per-node={size}", "-m", "bench.workers", "--out", folder, *args]
-        subprocess.run(argv, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
+        done = subprocess.run(
+            argv, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+        )
+        if done.returncode:
+            sys.exit(done.stderr)
         return [json.loads(path.read_text()) for path in sorted(Path(folder).iterdir())]
 
 

@@ -133,7 +133,7 @@ class Segment(Buffer):
 class Geometry:
     """Addresses inside a rank's segment."""
 
-    def __init__(self, buckets: Sequence[tuple[int, int]]) -> None: ...
+    def __init__(self, buckets: Sequence[tuple[int, int]], with_means: bool) -> None: ...
     @property
     def flat_bytes(self) -> int:
         """All buckets together."""

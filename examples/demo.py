@@ -94,7 +94,8 @@ def main() -> None:
             METHODS[method], f"{per_step:.0f}", f"{rate:,.0f}", f"{last['loss']:.3f}", f"{last['waited']:.1f}"
         )
     console.print(table)
-    console.print("Loss is that of the mean of all replicas. AllReduce waits: its time over that of computing alone.")
+    console.print("Loss is that of the mean of all replicas.")
+    console.print("AllReduce waits: its forward and backward over those without communication.")
     topology = dc.topology.make("one-peer-exponential", size=WORKERS)
     console.print(f"picture: {picture(runs, topology)}")
 

@@ -74,7 +74,7 @@ def main() -> None:
     warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.05, total_iters=20)
 
     generator = torch.Generator().manual_seed(world.rank)
-    seconds = alone = 0.0
+    seconds = computing = alone = 0.0
     with args.out.open("a") as out:
         for step in range(args.steps + 1):
             if step % 40 == 0 or step == args.steps:
@@ -84,7 +84,7 @@ def main() -> None:
                     waited = sum(optimizer.stats()["seconds_waited"].values())
                 else:
                     loss = validate(model, valid, world)
-                    waited = max(0.0, seconds - alone * step)
+                    waited = max(0.0, computing - alone * step)
                 if world.rank == 0:
                     line = {"step": step, "seconds": seconds, "loss": loss, "waited": waited}
                     out.write(json.dumps({**line, "tokens": step * args.batch * LENGTH * world.size}) + "\n")
@@ -94,6 +94,7 @@ def main() -> None:
                 alone = time_alone(net, train, args.batch)
             start = time.perf_counter()
             net(batch(train, args.batch, generator)).backward()
+            computing += time.perf_counter() - start  # with AllReduce, its communication too
             optimizer.step()
             optimizer.zero_grad()
             warmup.step()

@@ -28,8 +28,8 @@ MUTATIONS = {
     ),
     "a chunk that another rank claimed is not waited for": (
         MAILBOX,
-        "await(geometry_.chunk_state(leader, step, bucket, chunk), done(step)",
-        "await(geometry_.chunk_state(leader, step, bucket, chunk), claimed(step)",
+        "if (!state.reached(done(step))) await(state, done(step)",
+        "if (!state.reached(claimed(step))) await(state, claimed(step)",
     ),
     "an average overwrites what others still read": (
         MAILBOX,

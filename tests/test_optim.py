@@ -27,8 +27,9 @@ def test_all_start_as_rank_0(launcher: str) -> None:
     }
 
 
-def test_allreduce_equals_one_process_with_the_whole_batch() -> None:
-    for r in launch("torchrun", 4, SCRIPT, "allreduce"):
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_allreduce_equals_one_process_with_the_whole_batch(launcher: str) -> None:
+    for r in launch(launcher, 4, SCRIPT, "allreduce"):
         assert r["distance"] < 1e-12
         assert (r["steps"], r["consensus"]) == (10, 0.0)
 
@@ -41,7 +42,11 @@ def test_allreduce_equals_one_process_with_the_whole_batch() -> None:
         ("count", "bias: name differ between ranks: bias on rank 0, bias (not optimized) on ranks [1]"),
         ("dtype", "bias: shape, dtype and strides differ between ranks: [[2], 'torch.float32', [1]] on rank 0"),
         ("lr", "group 0 lr differ between ranks: 0.1 on rank 0, 0.2 on ranks [1]"),
-        ("topology", "topology differ between ranks: <ring size=3 period=1> on rank 0"),
+        ("topology", "topology differ between ranks: '<ring size=3 period=1> with weights"),
+        ("weights", "topology differ between ranks: '<custom size=3 period=1> with weights"),
+        ("accumulate", "accumulate differ between ranks: 1 on rank 0, 4 on ranks [1]"),
+        ("groups", "group 0 parameters differ between ranks: 2 on rank 0, 1 on ranks [1]"),
+        ("allreduce", "group 0 lr differ between ranks: 0.1 on rank 0, 0.2 on ranks [1]"),
     ],
 )
 def test_ranks_that_differ_are_told_in_what(what: str, message: str) -> None:
@@ -72,10 +77,58 @@ def test_ctrl_c_ends_a_wait() -> None:
     assert 0 < waited < 2
 
 
-def test_ranks_may_differ_in_which_parameters_are_used() -> None:
-    for r in launch("torchrun", 4, SCRIPT, "unequal_use"):
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_ranks_may_differ_in_which_parameters_are_used(launcher: str) -> None:
+    for r in launch(launcher, 4, SCRIPT, "unequal_use"):
         # Each parameter has a gradient of 1 on one of four ranks, for three steps with lr 1.
         assert [r[f"p{i}"] for i in range(4)] == pytest.approx([i - 0.75 for i in range(4)], abs=1e-6)
+
+
+def test_misuse_is_refused_with_words_that_help() -> None:
+    (said,) = launch("torchrun", 1, SCRIPT, "misuse")
+    assert "leave the block first" in said["nested"]
+    assert "leave the block first" in said["step inside"]
+    assert said["fork"] == 0
+    assert "make a new optimizer" in said["group"]
+    assert "not supported yet" in said["load"]
+    assert "momentum was 0 when this optimizer was made" in said["momentum"]
+    assert "a step failed before (UnsupportedError at step 1)" in said["after a failure"]
+    assert "modified by an inplace operation" in said["old graph"]
+    assert len(said["in place"]) == 1
+    assert "weight was changed in place between steps" in said["in place"][0]
+    assert "weight is no longer where this optimizer put it" in said["moved"]
+    assert "parameter 0 of group 0 and parameter 1 of group 0 share memory" in said["shared"]
+    assert "weight has a torch.sparse_coo gradient" in said["sparse"]
+    assert said["saved"] < 1.05
+
+
+def test_what_is_wrong_on_one_rank_is_told_to_all() -> None:
+    for r in launch("torchrun", 2, SCRIPT, "one_bad"):
+        assert "rank 1: parameter 0 of group 0 is torch.bfloat16" in r["error"]
+
+
+def test_allreduce_notices_replicas_that_differ() -> None:
+    for r in launch("torchrun", 2, SCRIPT, "drifted"):
+        assert "ranks [1] differ from rank 0" in r["error"]
+
+
+def test_a_fast_rank_is_one_step_ahead_at_most_and_waits_asleep_without_the_gil() -> None:
+    fast, slow = launch("torchrun", 2, SCRIPT, "ahead")
+    for t in range(7):
+        assert fast["ends"][t + 1] >= slow["starts"][t], "rank 0 ended step t+1 before rank 1 came to publish step t"
+    assert fast["ends"][0] < slow["starts"][0], "the first step needs nothing of the slow rank"
+    assert fast["ticks"] > 100  # another thread ran while the main thread waited
+    assert fast["waited"]["1"] > 0.3
+    assert fast["cpu"] < 0.5 * fast["seconds"]
+    assert fast["bytes"] == 8 * 64 * 4
+
+
+def test_a_full_dev_shm_is_an_error_not_a_crash() -> None:
+    from decentcomm import _C
+    from decentcomm.errors import Error
+
+    with pytest.raises(Error, match=r"/dev/shm cannot give this rank the \d+ MiB it needs .*--shm-size"):
+        _C.Segment.create(1 << 50)
 
 
 def test_what_cannot_be_held_is_named() -> None:

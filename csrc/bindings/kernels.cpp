@@ -110,6 +110,8 @@ void register_kernels(py::module_& m) {
       [](Element element, const Incoming& in, const TensorTable& table, const std::vector<SgdSettings>& groups,
          uintptr_t momentum, int threads) {
         require_source(in);
+        for (const SgdSettings& g : groups)
+          if (g.momentum != 0 && momentum == 0) throw Error("momentum needs a buffer");
         mix_sgd(element, in, table.tensors, groups, pointer(momentum), threads);
       },
       py::arg("element"), py::arg("incoming"), py::arg("table"), py::arg("groups"), py::arg("momentum"),

@@ -57,12 +57,12 @@ void register_mailbox(py::module_& m) {
       });
 
   py::class_<Geometry>(m, "Geometry")
-      .def(py::init([](const std::vector<std::pair<uint64_t, uint64_t>>& buckets) {
+      .def(py::init([](const std::vector<std::pair<uint64_t, uint64_t>>& buckets, bool with_means) {
              std::vector<Bucket> list;
              for (const auto& [offset, bytes] : buckets) list.push_back({offset, bytes});
-             return Geometry(std::move(list));
+             return Geometry(std::move(list), with_means);
            }),
-           py::arg("buckets"))
+           py::arg("buckets"), py::arg("with_means"))
       .def_property_readonly("flat_bytes", &Geometry::flat_bytes)
       .def_property_readonly("segment_bytes", &Geometry::segment_bytes)
       .def("slot_offset", &Geometry::slot_offset, py::arg("version"));

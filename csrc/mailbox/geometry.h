@@ -23,21 +23,20 @@ struct alignas(64) BucketCounters {
   Counter released;   // what steps 0 .. released-1 read has been read
 };
 
-struct SegmentHeader {
-  uint64_t magic;
-  uint64_t bytes;
-  uint32_t rank;
-  uint32_t buckets;
+// A chunk of a group's mean: `state` counts through claimed and done of each step; `claimer` made the last claim.
+struct ChunkState {
+  Counter state;
+  std::atomic<uint32_t> claimer{0};
 };
 
-inline constexpr uint64_t kMagic = 0x6465636e74636d31;  // changes with the layout
 inline constexpr uint64_t kPage = 4096;
 inline constexpr uint64_t kSlots = 2;               // a fast rank is at most one step ahead: two versions exist
 inline constexpr uint64_t kMeanChunk = 256 * 1024;  // bytes: some 50 us of work, so whoever waits for one waits little
 
 class Geometry {
  public:
-  explicit Geometry(std::vector<Bucket> buckets);
+  // `with_means`: make room for the means of groups.
+  explicit Geometry(std::vector<Bucket> buckets, bool with_means = true);
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
   uint64_t flat_bytes() const { return flat_bytes_; }
@@ -45,7 +44,7 @@ class Geometry {
 
   BucketCounters& counters(std::byte* segment, uint32_t bucket) const;
   // State of mean chunk c of a bucket, for steps of this parity.
-  Counter& chunk_state(std::byte* segment, uint32_t step, uint32_t bucket, uint64_t chunk) const;
+  ChunkState& chunk_state(std::byte* segment, uint32_t step, uint32_t bucket, uint64_t chunk) const;
   uint64_t chunks(uint32_t bucket) const { return (buckets_[bucket].bytes + kMeanChunk - 1) / kMeanChunk; }
   // The slot that holds `version` of the parameters, or the mean made at `step`.
   std::byte* slot(std::byte* segment, uint32_t version) const { return segment + slot_offset(version); }

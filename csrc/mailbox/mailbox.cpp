@@ -76,15 +76,18 @@ void Mailbox::make_mean(uint32_t bucket, uint32_t step, const std::vector<uint32
   const uint64_t start = chunks * rank_ / segments_.size();
   for (uint64_t i = 0; i < chunks; ++i) {
     const uint64_t chunk = (start + i) % chunks;
-    Counter& state = geometry_.chunk_state(leader, step, bucket, chunk);
+    auto& [state, claimer] = geometry_.chunk_state(leader, step, bucket, chunk);
     uint32_t seen = state.value.load(std::memory_order_relaxed);
     if (static_cast<int32_t>(seen - claimed(step)) >= 0) continue;
     if (!state.value.compare_exchange_strong(seen, claimed(step))) continue;
+    claimer.store(rank_, std::memory_order_relaxed);
     mean_chunk(bucket, step, members, targets, chunk);
     state.advance(done(step));
   }
-  for (uint64_t chunk = 0; chunk < chunks; ++chunk)
-    await(geometry_.chunk_state(leader, step, bucket, chunk), done(step), members.front(), bucket, step, "averaged");
+  for (uint64_t chunk = 0; chunk < chunks; ++chunk) {
+    auto& [state, claimer] = geometry_.chunk_state(leader, step, bucket, chunk);
+    if (!state.reached(done(step))) await(state, done(step), claimer.load(), bucket, step, "finished its share of");
+  }
 }
 
 void Mailbox::mean_chunk(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members,

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -37,28 +36,20 @@ std::byte* map(int fd, uint64_t bytes, const std::string& name) {
   return static_cast<std::byte*>(data);
 }
 
-// Touching memory that /dev/shm does not have would end the process with SIGBUS: say it while it can be said.
-void require_room(uint64_t bytes) {
-  struct statvfs stat;
-  if (statvfs("/dev/shm", &stat) != 0) return;
-  const uint64_t free = static_cast<uint64_t>(stat.f_bavail) * stat.f_frsize;
-  if (free < bytes)
-    throw Error("/dev/shm has " + std::to_string(free >> 20) + " MiB free, but this rank needs " +
-                std::to_string(bytes >> 20) +
-                " MiB; enlarge it (mount -o remount,size=... /dev/shm, docker run --shm-size=...)");
-}
-
 }  // namespace
 
 Segment Segment::create(uint64_t bytes) {
-  require_room(bytes);
   const std::string name = random_name();
   const int fd = shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
   if (fd < 0) fail("cannot create shared memory " + name);
-  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+  // Taken at once: touching memory that /dev/shm turns out not to have would end the process with SIGBUS.
+  const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  if (error != 0) {
     close(fd);
     shm_unlink(name.c_str());
-    fail("cannot size shared memory " + name);
+    throw Error("/dev/shm cannot give this rank the " + std::to_string((bytes >> 20) + 1) + " MiB it needs (" +
+                std::strerror(error) +
+                "); enlarge it: mount -o remount,size=... /dev/shm, or docker run --shm-size=...");
   }
   return Segment(name, map(fd, bytes, name), bytes, true);
 }

@@ -10,7 +10,7 @@ namespace decentcomm {
 
 class Segment {
  public:
-  // A new segment, all zero. Memory is taken as it is touched.
+  // A new segment, all zero, its memory taken; an Error if /dev/shm has too little.
   static Segment create(uint64_t bytes);
   // The segment that another process created; refused if its size is not `bytes`.
   static Segment attach(const std::string& name, uint64_t bytes);

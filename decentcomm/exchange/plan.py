@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,15 @@ class RankPlan:
     direct: tuple[tuple[int, float], ...]
     means: tuple[tuple[tuple[int, ...], float], ...]
     readers: tuple[int, ...]
+
+
+def uses_means(topology: Topology, smallest_mean: int = SMALLEST_MEAN) -> bool:
+    """True if a mean is read at any step."""
+    for t in range(topology.period):
+        columns = Counter(column.tobytes() for column in topology.matrix(t).round(12).T)
+        if max(columns.values()) >= smallest_mean:
+            return True
+    return False
 
 
 def rank_plan(topology: Topology, rank: int, step: int, smallest_mean: int = SMALLEST_MEAN) -> RankPlan:

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from decentcomm._C import Element, Environment, Geometry, Incoming, Mailbox, Segment, StepPlan, weighted_mix
-from decentcomm._world import World
+from decentcomm._world import LONGEST_TIMEOUT, World
 from decentcomm.control import Control
-from decentcomm.errors import DisagreementError, UnsupportedError
-from decentcomm.exchange.plan import RankPlan, rank_plan
+from decentcomm.errors import ConfigError, DisagreementError, UnsupportedError
+from decentcomm.exchange.plan import RankPlan, rank_plan, uses_means
 from decentcomm.topology import Topology
 
 ELEMENTS = {torch.float32: Element.float32, torch.float64: Element.float64}
@@ -47,9 +47,12 @@ class ShmExchange:
     ) -> None:
         self._world, self._control, self._topology, self._dtype = world, control, topology, dtype
         offsets = np.cumsum([0, *buckets]).tolist()
-        self._geometry = Geometry(list(zip(offsets, buckets, strict=False)))
+        self._geometry = Geometry(list(zip(offsets, buckets, strict=False)), uses_means(topology))
         self._segments = attach_all(self._geometry.segment_bytes, world, control)
         settings = Environment.get()
+        seconds = settings.timeout_seconds if timeout is None else timeout
+        if not 0 < seconds <= LONGEST_TIMEOUT:
+            raise ConfigError(f"timeout={seconds} must be a number of seconds above 0 and at most {LONGEST_TIMEOUT:g}")
         crowded = world.size > len(os.sched_getaffinity(0))
         self._mailbox = Mailbox(
             world.rank,
@@ -57,16 +60,22 @@ class ShmExchange:
             self._geometry,
             ELEMENTS[dtype],
             spin=0.0 if crowded else settings.spin_microseconds * 1e-6,
-            timeout=settings.timeout_seconds if timeout is None else timeout,
+            timeout=seconds,
         )
-        self._memory = torch.frombuffer(self._segments[world.rank], dtype=torch.uint8)
+        # A storage for each slot: what is saved of a model is one slot, not the whole segment.
+        count = self._geometry.flat_bytes // dtype.itemsize
+        self._slots = [
+            torch.frombuffer(
+                self._segments[world.rank], dtype=dtype, count=count, offset=self._geometry.slot_offset(version)
+            )
+            for version in (0, 1)
+        ]
         self._scratch: Segment | None = None
         self._plans: dict[int, tuple[RankPlan, StepPlan]] = {}
 
     def flat(self, version: int) -> torch.Tensor:
         """This rank's slot for a version; versions v and v+2 share one."""
-        begin = self._geometry.slot_offset(version)
-        return self._memory[begin : begin + self._geometry.flat_bytes].view(self._dtype)
+        return self._slots[version % 2]
 
     def publish(self, bucket: int, version: int) -> None:
         """See `Exchange`."""

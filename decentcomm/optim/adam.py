@@ -53,6 +53,9 @@ class DAdam(Decentralized):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults, **options)
 
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), "accumulate": self.accumulate}
+
     def _state_names(self) -> tuple[str, ...]:
         names = ("exp_avg", "exp_avg_sq")
         return (*names, "mean_grad") if self.accumulate > 1 else names

@@ -9,13 +9,27 @@ from typing import Any
 import torch
 
 from decentcomm.control import Control
-from decentcomm.errors import DisagreementError
+from decentcomm.errors import DisagreementError, UnsupportedError
 
 
-def describe(params: Sequence[torch.Tensor], names: Sequence[str], settings: dict[str, Any]) -> dict[str, Any]:
-    """What must be equal on all ranks, as JSON can carry it."""
+def describe(
+    params: Sequence[torch.Tensor], names: Sequence[str], settings: dict[str, Any], problem: str = ""
+) -> dict[str, Any]:
+    """What must be equal on all ranks, as JSON can carry it; `problem` is what is wrong on this rank alone."""
     shapes = [[list(p.shape), str(p.dtype), list(p.stride())] for p in params]
-    return {"names": list(names), "params": shapes, "settings": settings}
+    plain = {key: repr(value) for key, value in settings.items()}
+    return {"names": list(names), "params": shapes, "settings": plain, "problem": problem}
+
+
+def group_settings(groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """The settings of all param groups, tensors as numbers."""
+    hidden = ("params", "param_names")
+    return {
+        f"group {g} {key}": value.tolist() if isinstance(value, torch.Tensor) else value
+        for g, group in enumerate(groups)
+        for key, value in [*group.items(), ("parameters", len(group["params"]))]
+        if key not in hidden
+    }
 
 
 def require_agreement(own: dict[str, Any], control: Control) -> None:
@@ -23,7 +37,10 @@ def require_agreement(own: dict[str, Any], control: Control) -> None:
 
     Collective.
     """
-    everyone = [json.loads(data) for data in control.all_gather(json.dumps(own, default=str).encode())]
+    everyone = [json.loads(data) for data in control.all_gather(json.dumps(own).encode())]
+    for r, other in enumerate(everyone):
+        if other["problem"]:
+            raise UnsupportedError(f"rank {r}: {other['problem']}")
     first = everyone[0]
     for r, other in enumerate(everyone):
         if len(other["params"]) != len(first["params"]):
@@ -37,7 +54,7 @@ def require_agreement(own: dict[str, Any], control: Control) -> None:
             ("shape, dtype and strides", [other["params"][i] for other in everyone]),
         ):
             _require_equal(f"{name}: {what}", values)
-    for key in first["settings"]:
+    for key in sorted({key for other in everyone for key in other["settings"]}):
         _require_equal(key, [other["settings"].get(key) for other in everyone])
 
 

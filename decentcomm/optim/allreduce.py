@@ -5,6 +5,7 @@ The same mailbox carries the gradients: version 2t is what step t's backward lef
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,10 +14,11 @@ import torch
 
 from decentcomm import topology as topologies
 from decentcomm._world import control, init
-from decentcomm.exchange.shm import ShmExchange, broadcast
-from decentcomm.optim.agreement import describe, require_agreement
-from decentcomm.optim.base import BUCKET_BYTES, names_of, other_tensors
-from decentcomm.optim.flat import FlatLayout, by_dtype
+from decentcomm.errors import DisagreementError
+from decentcomm.exchange.shm import ShmExchange
+from decentcomm.optim.agreement import group_settings
+from decentcomm.optim.base import BUCKET_BYTES, names_of, start_equal
+from decentcomm.optim.flat import FlatLayout
 
 
 class AllReduce(torch.optim.Optimizer):
@@ -37,11 +39,9 @@ class AllReduce(torch.optim.Optimizer):
         complete = topologies.make("complete", size=world.size)
         every = [p for group in self.param_groups for p in group["params"]]
         names = names_of(self.param_groups, module)
-        others = other_tensors(every, module)
-        tensors = [*every, *others.values()]
-        require_agreement(describe(tensors, [*names, *others], {"optimizer": type(optimizer).__name__}), self._control)
-        broadcast(tensors, world, self._control)
-        self._layouts = [FlatLayout([every[i] for i in indices], BUCKET_BYTES) for indices in by_dtype(every, names)]
+        name = f"AllReduce of {type(optimizer).__name__}"
+        dtypes = start_equal(name, every, names, module, group_settings(self.param_groups))
+        self._layouts = [FlatLayout([every[i] for i in indices], BUCKET_BYTES) for indices in dtypes]
         self._exchanges = [
             ShmExchange(world, self._control, complete, layout.buckets, layout.dtype, timeout)
             for layout in self._layouts
@@ -77,14 +77,24 @@ class AllReduce(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Into the wrapped optimizer."""
         self.optimizer.load_state_dict(state_dict)
+        self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """All replicas are equal already."""
+        """All replicas are equal already; raises if they are not. Collective."""
+        self.consensus_distance()
         yield
 
     def consensus_distance(self) -> float:
-        """0: all replicas are equal."""
+        """0 if all replicas are equal bit for bit; else an error that says which differ. Collective."""
+        digest = hashlib.sha256()
+        for layout in self._layouts:
+            for p in layout.params:
+                digest.update(p.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        everyone = self._control.all_gather(digest.digest())
+        different = [r for r, other in enumerate(everyone) if other != everyone[0]]
+        if different:
+            raise DisagreementError(f"replicas under AllReduce must be equal, but ranks {different} differ from rank 0")
         return 0.0
 
     def stats(self) -> dict[str, Any]:

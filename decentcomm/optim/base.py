@@ -7,12 +7,16 @@ thread steps.
 
 from __future__ import annotations
 
+import hashlib
+import os
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.optim.optimizer import ParamsT
 
 from decentcomm import topology as topologies
@@ -21,8 +25,8 @@ from decentcomm._world import control, init
 from decentcomm.errors import UnsupportedError
 from decentcomm.exchange import Exchange, ShmExchange
 from decentcomm.exchange.shm import ELEMENTS, broadcast
-from decentcomm.optim.agreement import describe, require_agreement
-from decentcomm.optim.flat import FlatLayout, by_dtype
+from decentcomm.optim.agreement import describe, group_settings, require_agreement
+from decentcomm.optim.flat import FlatLayout, by_dtype, is_dense
 from decentcomm.topology import Topology
 
 DEFAULT_TOPOLOGY = "one-peer-exponential"
@@ -41,6 +45,7 @@ class Partition:
         self.state = {name: torch.zeros(layout.size, dtype=layout.dtype) for name in state_names}
         self.state_views = {name: layout.views(flat) for name, flat in self.state.items()}
         self.buckets = range(len(layout.buckets))
+        self._warned = False
         self._places = [layout.bucket_places(b) for b in self.buckets]
         self._tables = [
             TensorTable(
@@ -55,19 +60,42 @@ class Partition:
         """Make the parameters views of the slot that holds `version`."""
         for p, view in zip(self.layout.params, self.views[version % 2], strict=True):
             p.data = view
+            increment_version(p)  # so that backward through an older graph is refused, as after any optimizer's step
+        self._versions = [p._version for p in self.layout.params]
+
+    def require_own(self, version: int, names: Mapping[int, str]) -> None:
+        """Raise if a parameter was pointed elsewhere; warn, once, if it was written to since it was published."""
+        for p, view, seen in zip(self.layout.params, self.views[version % 2], self._versions, strict=True):
+            if p.data_ptr() != view.data_ptr():
+                raise UnsupportedError(
+                    f"{names[id(p)]} is no longer where this optimizer put it: was it moved, converted "
+                    "(model.double()) or given to another optimizer? Do that first, then make the optimizer"
+                )
+            if p._version != seen and not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"{names[id(p)]} was changed in place between steps, while neighbours may be reading it: "
+                    "they mix the old or the new value. "
+                    "Change parameters before the optimizer is made, or through gradients",
+                    stacklevel=4,
+                )
 
     def state_pointer(self, name: str, bucket: int) -> int:
         """Address of a bucket in a state buffer; 0 if this optimizer has no such buffer."""
         flat = self.state.get(name)
         return 0 if flat is None else flat.data_ptr() + self.layout.bucket_begin(bucket) * flat.element_size()
 
-    def take_gradients(self) -> list[torch.Tensor]:
-        """Count a step for every parameter that has a gradient; returns the gradients, which must outlive the step."""
-        grads = [_readable(p.grad, p) for p in self.layout.params]
+    def take_gradients(self, names: Mapping[int, str]) -> list[torch.Tensor | None]:
+        """Note where the gradients are; returns them, since they must outlive the step."""
+        self._grads = [_readable(p.grad, p, names) for p in self.layout.params]
+        return self._grads
+
+    def count_gradients(self) -> None:
+        """Count a step for every parameter that has a gradient."""
+        grads, self._grads = self._grads, []
         self.steps += torch.tensor([g is not None for g in grads], dtype=self.steps.dtype)
         self._steps = self.steps.tolist()
         self._pointers = [0 if g is None else g.data_ptr() for g in grads]
-        return [g for g in grads if g is not None]
 
     def table(self, bucket: int) -> TensorTable:
         """The tensors of a bucket with the gradients that were taken."""
@@ -110,17 +138,28 @@ class Decentralized(torch.optim.Optimizer):
             )
         self.steps = 0
         self._bytes = 0
+        self._averaging, self._failed, self._process = False, "", os.getpid()
         every = [p for group in self.param_groups for p in group["params"]]
         names = names_of(self.param_groups, module)
-        others = other_tensors(every, module)
-        self._require_agreement([*every, *others.values()], [*names, *others], bucket_bytes)
-        broadcast([*every, *others.values()], self._world, self._control)
+        settings = {"bucket_bytes": bucket_bytes, **self._settings(), **group_settings(self.param_groups)}
+        dtypes = start_equal(type(self).__name__, every, names, module, settings)
         group_of = [g for g, group in enumerate(self.param_groups) for _ in group["params"]]
         self._partitions = [
             self._partition([every[i] for i in indices], [group_of[i] for i in indices], bucket_bytes, timeout)
-            for indices in by_dtype(every, names)
+            for indices in dtypes
         ]
+        self._names = {id(p): name for p, name in zip(every, names, strict=True)}
         self._control.all_gather(b"")
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Only at construction: the flat buffers are shared with other ranks by then."""
+        if hasattr(self, "_partitions"):
+            raise UnsupportedError("add_param_group after construction is not supported yet: make a new optimizer")
+        super().add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refused: a run is not resumed by it yet."""
+        raise UnsupportedError("load_state_dict of a decentralized optimizer is not supported yet")
 
     @abstractmethod
     def _update(self, part: Partition, bucket: int, incoming: Incoming, table: TensorTable) -> None:
@@ -129,23 +168,34 @@ class Decentralized(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Mix with the neighbours and update, in one pass. Waits only if a neighbour is more than a step behind."""
+        self._require_usable()
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        t = self.steps
         for part in self._partitions:
-            alive = part.take_gradients()
-            for bucket in part.buckets:
-                incoming = part.exchange.collect(bucket, t)
-                self._update(part, bucket, incoming, part.table(bucket))
-                part.exchange.publish(bucket, t + 1)
-                part.exchange.release(bucket, t)
-            del alive
-            part.point_to(t + 1)
-            self._bytes += part.exchange.bytes_received(t)
-        self.steps = t + 1
+            part.require_own(self.steps, self._names)
+        alive = [part.take_gradients(self._names) for part in self._partitions]
+        try:
+            for part in self._partitions:
+                self._step(part)
+        except BaseException as e:
+            self._failed = f"{type(e).__name__} at step {self.steps}"
+            raise
+        del alive
+        self.steps += 1
         return loss
+
+    def _step(self, part: Partition) -> None:
+        t = self.steps
+        part.count_gradients()
+        for bucket in part.buckets:
+            incoming = part.exchange.collect(bucket, t)
+            self._update(part, bucket, incoming, part.table(bucket))
+            part.exchange.publish(bucket, t + 1)
+            part.exchange.release(bucket, t)
+        part.point_to(t + 1)
+        self._bytes += part.exchange.bytes_received(t)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -153,18 +203,22 @@ class Decentralized(torch.optim.Optimizer):
 
         Collective.
         """
+        self._require_usable()
         means = [part.layout.views(part.exchange.mean(self.steps)) for part in self._partitions]
         for part, views in zip(self._partitions, means, strict=True):
             for p, view in zip(part.layout.params, views, strict=True):
                 p.data = view
+        self._averaging = True
         try:
             yield
         finally:
+            self._averaging = False
             for part in self._partitions:
                 part.point_to(self.steps)
 
     def consensus_distance(self) -> float:
         """Sum over ranks of |x_i - mean|^2, relative to |mean|^2: 0 if all replicas are equal. Collective."""
+        self._require_usable()
         apart = size = 0.0
         for part in self._partitions:
             mean = part.exchange.mean(self.steps)
@@ -200,32 +254,62 @@ class Decentralized(torch.optim.Optimizer):
     def _state_names(self) -> tuple[str, ...]:
         """The flat buffers of state that the update needs beside the parameters."""
 
-    def _require_agreement(self, params: list[torch.Tensor], names: list[str], bucket_bytes: int) -> None:
-        settings = {f"group {g} {k}": v for g, group in enumerate(self.param_groups) for k, v in _plain(group).items()}
-        settings |= {"optimizer": type(self).__name__, "bucket_bytes": bucket_bytes, "topology": repr(self.topology)}
-        require_agreement(describe(params, names, settings), self._control)
+    def _settings(self) -> dict[str, Any]:
+        """What, besides the param groups, must be equal on all ranks."""
+        period = [self.topology.matrix(t).round(12).tobytes() for t in range(self.topology.period)]
+        digest = hashlib.sha256(b"".join(period)).hexdigest()[:16]
+        return {"topology": f"{self.topology!r} with weights {digest}"}
+
+    def _require_usable(self) -> None:
+        """Raise if this optimizer cannot go on."""
+        if self._failed:
+            raise UnsupportedError(
+                f"a step failed before ({self._failed}), so this replica is incomplete; restart the run"
+            )
+        if self._process != os.getpid():
+            raise UnsupportedError("this optimizer belongs to the parent process: a forked child must not step it")
+        if self._averaging:
+            raise UnsupportedError(
+                "inside averaged() the parameters are the mean of all replicas: leave the block first"
+            )
 
 
-def _readable(grad: torch.Tensor | None, p: torch.Tensor) -> torch.Tensor | None:
-    """The gradient as the kernel can read it: same dtype and strides as the parameter.
-
-    Copied only if it is not so already.
-    """
+def _readable(grad: torch.Tensor | None, p: torch.Tensor, names: Mapping[int, str]) -> torch.Tensor | None:
+    """The gradient as the kernel reads it: dtype and strides of the parameter; copied only if it is not so already."""
     if grad is None:
         return None
     if grad.layout != torch.strided:
-        raise UnsupportedError(
-            f"a parameter of shape {tuple(p.shape)} has a {grad.layout} gradient; dense ones are supported"
-        )
+        raise UnsupportedError(f"{names[id(p)]} has a {grad.layout} gradient; only dense ones are supported")
     if grad.dtype == p.dtype and grad.stride() == p.stride():
         return grad
     return torch.empty_strided(p.shape, p.stride(), dtype=p.dtype).copy_(grad)
 
 
-def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A param group's settings, tensors as numbers."""
-    hidden = ("params", "param_names")
-    return {k: v.tolist() if isinstance(v, torch.Tensor) else v for k, v in group.items() if k not in hidden}
+def start_equal(
+    optimizer: str,
+    params: list[torch.Tensor],
+    names: list[str],
+    module: torch.nn.Module | None,
+    settings: dict[str, Any],
+) -> list[list[int]]:
+    """Compare with all ranks, then make parameters and buffers equal to rank 0's; indices by dtype. Collective."""
+    others = other_tensors(params, module)
+    dtypes: list[list[int]] = []
+    problem = ""
+    try:
+        dtypes = by_dtype(params, names)
+        for name, tensor in others.items():
+            if tensor.layout != torch.strided or not is_dense(tensor):
+                raise UnsupportedError(
+                    f"{name} is not a dense tensor (strides {tensor.stride()}); make it .contiguous()"
+                )
+    except UnsupportedError as e:
+        problem = str(e)  # told to all ranks, so that none waits for this one
+    every = [*params, *others.values()]
+    own = describe(every, [*names, *others], {"optimizer": optimizer, **settings}, problem)
+    require_agreement(own, control())
+    broadcast(every, init(), control())
+    return dtypes
 
 
 def other_tensors(params: list[torch.Tensor], module: torch.nn.Module | None) -> dict[str, torch.Tensor]:

@@ -74,21 +74,28 @@ class FlatLayout:
 def by_dtype(params: Iterable[torch.Tensor], names: Sequence[str]) -> list[list[int]]:
     """Indices of the parameters of each dtype; refuses, with its name, what cannot be held."""
     groups: dict[torch.dtype, list[int]] = {}
+    owner: dict[int, str] = {}
     for i, (p, name) in enumerate(zip(params, names, strict=True)):
+        if p.numel() and owner.setdefault(p.data_ptr(), name) is not name:
+            raise UnsupportedError(
+                f"{owner[p.data_ptr()]} and {name} share memory: give tied weights as one Parameter, once"
+            )
         if p.device.type != "cpu":
             raise UnsupportedError(
                 f"{name} is on {p.device}: this version trains on CPUs; move the model with .to('cpu')"
             )
         if p.dtype not in ELEMENTS:
             raise UnsupportedError(f"{name} is {p.dtype}: float32 and float64 are supported; convert it with .float()")
-        if p.layout != torch.strided or not _is_dense(p):
+        if p.layout != torch.strided or not is_dense(p):
             raise UnsupportedError(f"{name} is not a dense tensor (strides {p.stride()}); make it .contiguous()")
         groups.setdefault(p.dtype, []).append(i)
     return list(groups.values())
 
 
-def _is_dense(p: torch.Tensor) -> bool:
+def is_dense(p: torch.Tensor) -> bool:
     """True if the tensor fills its memory without gaps or overlaps, in whatever order of dimensions."""
+    if p.numel() == 0:
+        return True
     expected = 1
     for stride, size in sorted((s, n) for s, n in zip(p.stride(), p.shape, strict=True) if n != 1):
         if stride != expected:

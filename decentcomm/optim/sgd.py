@@ -8,7 +8,7 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from decentcomm._C import Incoming, SgdSettings, TensorTable, mix_sgd
-from decentcomm.errors import ConfigError
+from decentcomm.errors import ConfigError, UnsupportedError
 from decentcomm.optim.base import Decentralized, Partition
 from decentcomm.optim.checks import require_range
 
@@ -38,6 +38,7 @@ class DSGD(Decentralized):
     ) -> None:
         require_range("lr", float(lr), 0.0)
         require_range("momentum", momentum, 0.0)
+        require_range("dampening", dampening, 0.0)
         require_range("weight_decay", weight_decay, 0.0)
         if nesterov and (momentum == 0 or dampening != 0):
             raise ConfigError(f"nesterov needs momentum > 0 and dampening 0, not {momentum} and {dampening}")
@@ -59,4 +60,6 @@ class DSGD(Decentralized):
             for g in self.param_groups
         ]
         momentum = part.state_pointer("momentum_buffer", bucket)
+        if not momentum and any(g["momentum"] != 0 for g in self.param_groups):
+            raise UnsupportedError("momentum was 0 when this optimizer was made and cannot be raised later")
         mix_sgd(part.element, incoming, table, settings, momentum, torch.get_num_threads())

@@ -1,10 +1,14 @@
 """Ranks for test_optim.py: the first argument names the case; each prints one JSON object."""
 
+import io
 import json
 import os
 import signal
 import sys
+import threading
 import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -110,13 +114,18 @@ def disagree(what: str) -> dict[str, str]:
         params.reverse()
     if odd and what == "count":
         params.pop()
-    lr = 0.2 if odd and what == "lr" else 0.1
-    topology = "complete" if odd and what == "topology" else "ring"
-    try:
-        dc.optim.DAdamW(params, lr=lr, topology=topology, module=net)
-    except dc.errors.DisagreementError as e:
-        return {"error": str(e)}
-    return {"error": "none"}
+    lr = 0.2 if odd and what in ("lr", "allreduce") else 0.1
+    topology: str | dc.topology.Topology = "complete" if odd and what == "topology" else "ring"
+    if what == "weights":
+        step = 0.3 if odd else 0.2
+        w = [[1 - 2 * step, step, step], [step, 1 - 2 * step, step], [step, step, 1 - 2 * step]]
+        topology = dc.topology.make("custom", weights=w)
+    groups = [{"params": [p]} for p in params] if odd and what == "groups" else params
+    accumulate = 4 if odd and what == "accumulate" else 1
+    if what == "allreduce":
+        return {"error": refusal(lambda: dc.optim.AllReduce(torch.optim.SGD(params, lr=lr), module=net))}
+    options = {"lr": lr, "topology": topology, "module": net, "accumulate": accumulate}
+    return {"error": refusal(lambda: dc.optim.DAdamW(groups, **options))}
 
 
 def late() -> dict[str, str]:
@@ -183,6 +192,133 @@ def unequal_use() -> dict[str, float]:
         optimizer.step()
     with optimizer.averaged():
         return {f"p{i}": float(p[0]) for i, p in enumerate(params)}
+
+
+def refusal(act: Callable[[], object]) -> str:
+    """What `act` is refused with."""
+    try:
+        act()
+    except dc.Error as e:
+        return str(e)
+    return "not refused"
+
+
+def param(*shape: int) -> torch.nn.Parameter:
+    """A parameter with a gradient of ones."""
+    p = torch.nn.Parameter(torch.zeros(*shape))
+    p.grad = torch.ones_like(p)
+    return p
+
+
+def misuse() -> dict[str, object]:
+    """Alone: what must be refused, and with which words."""
+    said: dict[str, object] = {}
+    net = torch.nn.Linear(3, 2)
+    optimizer = dc.optim.DSGD(net.parameters(), lr=0.1, module=net)
+    with optimizer.averaged():
+        said["nested"] = refusal(lambda: optimizer.averaged().__enter__())
+        said["step inside"] = refusal(optimizer.step)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if "forked child" in refusal(optimizer.step) else 1)
+    said["fork"] = os.waitpid(child, 0)[1]
+    output = net(torch.ones(1, 3)).sum()
+    for p in net.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    said["group"] = refusal(lambda: optimizer.add_param_group({"params": [param(2)]}))
+    said["load"] = refusal(lambda: optimizer.load_state_dict(optimizer.state_dict()))
+    optimizer.param_groups[0]["momentum"] = 0.9
+    said["momentum"] = refusal(optimizer.step)
+    said["after a failure"] = refusal(optimizer.step)
+
+    graph = torch.nn.Linear(3, 3)
+    two = dc.optim.DSGD(graph.parameters(), lr=0.1, module=graph)
+    y = graph(graph(torch.ones(1, 3))).sum()
+    y.backward(retain_graph=True)
+    two.step()
+    try:
+        y.backward()
+        said["old graph"] = "not refused"
+    except RuntimeError as e:
+        said["old graph"] = str(e)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with torch.no_grad():
+            graph.weight.clamp_(-1, 1)
+        two.step()
+        two.step()
+    said["in place"] = [str(w.message) for w in caught]
+    graph.double()
+    said["moved"] = refusal(two.step)
+
+    p = param(4)
+    said["shared"] = refusal(lambda: dc.optim.DSGD([p, torch.nn.Parameter(p.data)], lr=0.1))
+    sparse = torch.nn.Embedding(5, 2, sparse=True)
+    embedding = dc.optim.DSGD(sparse.parameters(), lr=0.1, module=sparse)
+    sparse(torch.tensor([1])).sum().backward()
+    said["sparse"] = refusal(embedding.step)
+    dc.optim.DAdamW([param(3, 0), param(2)], lr=0.1).step()
+    large = torch.nn.Linear(400, 400)
+    dc.optim.DAdamW(large.parameters())
+    saved = io.BytesIO()
+    torch.save(large.state_dict(), saved)
+    said["saved"] = len(saved.getvalue()) / (4 * 400 * 401)
+    del output
+    return said
+
+
+def one_bad() -> dict[str, str]:
+    """Rank 1 alone has a parameter that cannot be held: all are told, none waits."""
+    p = torch.nn.Parameter(torch.zeros(4, dtype=torch.bfloat16 if dc.world().rank == 1 else torch.float32))
+    return {"error": refusal(lambda: dc.optim.DSGD([p], lr=0.1))}
+
+
+def drifted() -> dict[str, str]:
+    """AllReduce whose replicas came to differ."""
+    p = param(4)
+    optimizer = dc.optim.AllReduce(torch.optim.SGD([p], lr=0.1))
+    optimizer.step()
+    with torch.no_grad():
+        p += dc.world().rank
+    return {"error": refusal(optimizer.consensus_distance)}
+
+
+def ahead() -> dict[str, object]:
+    """Rank 1 is slow: when did each end its steps, and what did waiting cost?"""
+    slow = dc.world().rank == 1
+    p = param(64)
+    optimizer = dc.optim.DSGD([p], lr=0.1, topology="ring")
+    starts: list[float] = []
+    ends: list[float] = []
+    ticks = [0]
+    stop = threading.Event()
+
+    def tick() -> None:
+        while not stop.wait(0.001):
+            ticks[0] += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    start, cpu = time.monotonic(), time.process_time()
+    for _ in range(8):
+        if slow:
+            time.sleep(0.1)
+        starts.append(time.monotonic())
+        optimizer.step()
+        ends.append(time.monotonic())
+    stop.set()
+    thread.join()
+    stats = optimizer.stats()
+    return {
+        "starts": starts,
+        "ends": ends,
+        "ticks": ticks[0],
+        "seconds": time.monotonic() - start,
+        "cpu": time.process_time() - cpu,
+        "waited": stats["seconds_waited"],
+        "bytes": stats["bytes"],
+    }
 
 
 if __name__ == "__main__":
