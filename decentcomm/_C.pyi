@@ -62,6 +62,9 @@ class Incoming:
     @property
     def sources(self) -> list[tuple[int, float]]:
         """Addresses and weights."""
+    @property
+    def versions(self) -> list[tuple[int, int]]:
+        """Rank and version of each source."""
     def into(self, target: int) -> Incoming:
         """The same mixing with another target."""
 
@@ -168,7 +171,7 @@ class Mailbox:
     ) -> None: ...
     def publish(self, bucket: int, version: int) -> None:
         """The bucket is complete. Never blocks."""
-    def collect(self, bucket: int, step: int, plan: StepPlan, previous: StepPlan) -> Incoming:
+    def collect(self, bucket: int, step: int, plan: StepPlan, previous: StepPlan, staleness: int = 0) -> Incoming:
         """Wait for the neighbours' version and for room for the next. Releases the GIL; raises DeadlineError."""
     def average(self, bucket: int, step: int, members: Sequence[int]) -> None:
         """Make the members' mean the next version of every member, once for all. Releases the GIL."""

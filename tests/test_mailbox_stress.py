@@ -36,6 +36,17 @@ MUTATIONS = {
         'if (step > 0) await(counters(rank, bucket).released, step, rank, bucket, step, "released");',
         "",
     ),
+    "a slot is overwritten although it is pinned": (
+        MAILBOX,
+        "if (!wait_unpinned(counters(rank_, bucket).pins[(step + 1) % kSlots], policy_))",
+        "if (false)",
+    ),
+    "a pin is trusted although the owner went on": (
+        MAILBOX,
+        "pins.pin();\n    if (owner.published.value.load() - 1 == version) {",
+        "for (int i = 0; i < 20'000; ++i) std::atomic_thread_fence(std::memory_order_seq_cst);  // a wider gap\n"
+        "pins.pin();\n    if (true) {",
+    ),
     "both versions lie in one slot": ("csrc/mailbox/geometry.h", "version % kSlots * slot_stride_", "0 * version"),
 }
 
@@ -69,6 +80,10 @@ def test_a_hundred_thousand_exchanges_between_five_processes(stress: Path) -> No
     assert checked(stress, "processes", 5, 8_000, 5, 1024, 4096) >= 100_000
 
 
+def test_bounded_staleness_between_processes(stress: Path) -> None:
+    assert checked(stress, "processes-stale", 5, 8_000, 10, 1024, 4096) >= 100_000
+
+
 def test_groups_of_several_chunks(stress: Path) -> None:
     assert checked(stress, "processes", 4, 300, 6, 1_000_000 // 64 * 64) > 1_000
 
@@ -77,6 +92,7 @@ def test_threads_pass_thread_sanitizer() -> None:
     program = build(ROOT, ROOT / "build" / "tsan", "-DDECENTCOMM_SANITIZE=thread")
     assert checked(program, "threads", 4, 2_000, 7, 64, 4096) > 10_000
     assert checked(program, "threads", 3, 20, 8, 600_064) > 50
+    assert checked(program, "threads-stale", 4, 2_000, 11, 64, 4096) > 10_000
 
 
 @pytest.mark.parametrize("broken", MUTATIONS)
@@ -93,5 +109,6 @@ def test_a_broken_rule_is_noticed(broken: str) -> None:
         (source / mutated).touch()  # compiled anew also where the mutation before this one was
     (source / name).write_text(text.replace(rule, instead))
     program = build(source, ROOT / "build" / "mutated-build")
-    argv = ["processes", "4", "4000", "9", "64", "4096", "524288"]
+    mode = "processes-stale" if "pin" in broken else "processes"
+    argv = [mode, "4", "4000", "9", "64", "4096", "524288"]
     assert run([str(program), *argv], deadline=90).returncode == 1

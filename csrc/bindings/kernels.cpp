@@ -45,7 +45,7 @@ struct TensorTable {
 Incoming make_incoming(uintptr_t own, uintptr_t target, uint64_t bytes,
                        const std::vector<std::pair<uintptr_t, double>>& sources) {
   Incoming in{pointer(own), pointer(target), bytes, {}};
-  for (const auto& [data, weight] : sources) in.sources.push_back({pointer(data), weight});
+  for (const auto& [data, weight] : sources) in.sources.push_back({pointer(data), weight, 0, 0});
   return in;
 }
 
@@ -69,6 +69,12 @@ void register_kernels(py::module_& m) {
              other.target = pointer(target);
              return other;
            })
+      .def_property_readonly("versions",
+                             [](const Incoming& in) {
+                               std::vector<std::pair<uint32_t, uint32_t>> out;
+                               for (const Source& s : in.sources) out.emplace_back(s.rank, s.version);
+                               return out;
+                             })
       .def_property_readonly("sources", [](const Incoming& in) {
         std::vector<std::pair<uintptr_t, double>> out;
         for (const Source& s : in.sources) out.emplace_back(reinterpret_cast<uintptr_t>(s.data), s.weight);

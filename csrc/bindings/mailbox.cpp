@@ -75,7 +75,7 @@ void register_mailbox(py::module_& m) {
            py::arg("spin"), py::arg("timeout"), py::keep_alive<1, 3>())
       .def("publish", &Mailbox::publish, py::arg("bucket"), py::arg("version"))
       .def("collect", &Mailbox::collect, py::arg("bucket"), py::arg("step"), py::arg("plan"), py::arg("previous"),
-           py::call_guard<py::gil_scoped_release>())
+           py::arg("staleness") = 0, py::call_guard<py::gil_scoped_release>())
       .def("average", &Mailbox::average, py::arg("bucket"), py::arg("step"), py::arg("members"),
            py::call_guard<py::gil_scoped_release>())
       .def("release", &Mailbox::release, py::arg("bucket"), py::arg("step"))

@@ -12,7 +12,7 @@ namespace decentcomm {
 struct Environment {
   LogLevel log_level = LogLevel::kWarning;
   double timeout_seconds = 300.0;
-  double spin_microseconds = 20.0;
+  double spin_microseconds = 50.0;  // more than a wake-up takes, else two ranks that slept once keep each other asleep
   std::string instruction_set = "auto";
 
   // The process's settings; throws ConfigError on the first call if a variable cannot be parsed.

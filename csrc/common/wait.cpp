@@ -51,24 +51,43 @@ void Counter::advance(uint32_t to) {
   if (sleepers.load() != 0) syscall(SYS_futex, &value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-bool wait(Counter& counter, uint32_t target, const WaitPolicy& policy) {
-  if (counter.reached(target)) return true;
+void Pins::unpin() {
+  if (users.value.fetch_sub(1) == 1 && users.sleepers.load() != 0)
+    syscall(SYS_futex, &users.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+namespace {
+
+// Waits on a word until ready(its value).
+template <class Ready>
+bool wait_until(Counter& counter, const WaitPolicy& policy, const Ready& ready) {
+  if (ready(counter.value.load())) return true;
   const auto start = Clock::now();
   while (Clock::now() - start < policy.spin) {
     for (int i = 0; i < 64; ++i) {
-      if (counter.reached(target)) return true;
+      if (ready(counter.value.load(std::memory_order_acquire))) return true;
       relax();
     }
   }
   const Sleeper sleeper(counter);
   for (;;) {
     const uint32_t seen = counter.value.load();
-    if (static_cast<int32_t>(seen - target) >= 0) return true;
+    if (ready(seen)) return true;
     const auto left = policy.timeout - (Clock::now() - start);
     if (left.count() <= 0) return false;
     futex_wait(counter.value, seen, std::min<std::chrono::nanoseconds>(left, kNap));
     if (policy.poll) policy.poll();
   }
+}
+
+}  // namespace
+
+bool wait(Counter& counter, uint32_t target, const WaitPolicy& policy) {
+  return wait_until(counter, policy, [target](uint32_t value) { return static_cast<int32_t>(value - target) >= 0; });
+}
+
+bool wait_unpinned(Pins& pins, const WaitPolicy& policy) {
+  return wait_until(pins.users, policy, [](uint32_t users) { return users == 0; });
 }
 
 }  // namespace decentcomm

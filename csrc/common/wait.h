@@ -23,7 +23,7 @@ struct Counter {
 };
 
 struct WaitPolicy {
-  std::chrono::nanoseconds spin{20'000};
+  std::chrono::nanoseconds spin{50'000};
   std::chrono::nanoseconds timeout{std::chrono::minutes(5)};
   // Called every fraction of a second while asleep; may throw, for instance because the user pressed Ctrl-C.
   std::function<void()> poll;
@@ -31,5 +31,17 @@ struct WaitPolicy {
 
 // Blocks until the counter reaches the target. False if the timeout passed first.
 bool wait(Counter& counter, uint32_t target, const WaitPolicy& policy);
+
+// A number of users, changed by many: pin() and unpin() count up and down, wait_unpinned() blocks until there are none.
+// Sequentially consistent, so that whoever pins and then looks at another variable, and whoever sets that variable and
+// then waits, cannot both miss each other.
+struct Pins {
+  Counter users;
+
+  void pin() { users.value.fetch_add(1); }
+  void unpin();
+};
+
+bool wait_unpinned(Pins& pins, const WaitPolicy& policy);
 
 }  // namespace decentcomm

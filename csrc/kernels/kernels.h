@@ -16,6 +16,8 @@ enum class Element { kFloat32, kFloat64 };
 struct Source {
   const void* data;
   double weight;
+  uint32_t rank = 0;     // whose it is; of a mean, the group's first rank
+  uint32_t version = 0;  // which version of it
 };
 
 // One bucket's mixing: target = sum of weight * source. Valid from collect() to release() of a mailbox.

@@ -21,6 +21,7 @@ struct Bucket {
 struct alignas(64) BucketCounters {
   Counter published;  // versions 0 .. published-1 have been complete
   Counter released;   // what steps 0 .. released-1 read has been read
+  Pins pins[2];       // who reads a slot without waiting for a certain version; written by the readers
 };
 
 // A chunk of a group's mean: `state` counts through claimed and done of each step; `claimer` made the last claim.

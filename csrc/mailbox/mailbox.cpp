@@ -22,7 +22,8 @@ Mailbox::Mailbox(uint32_t rank, std::vector<std::byte*> segments, Geometry geome
       geometry_(std::move(geometry)),
       element_(element),
       policy_(std::move(policy)),
-      waited_(segments_.size()) {}
+      waited_(segments_.size()),
+      pinned_(geometry_.buckets().size()) {}
 
 BucketCounters& Mailbox::counters(uint32_t rank, uint32_t bucket) const {
   return geometry_.counters(segments_[rank], bucket);
@@ -30,31 +31,74 @@ BucketCounters& Mailbox::counters(uint32_t rank, uint32_t bucket) const {
 
 void Mailbox::publish(uint32_t bucket, uint32_t version) { counters(rank_, bucket).published.advance(version + 1); }
 
-void Mailbox::release(uint32_t bucket, uint32_t step) { counters(rank_, bucket).released.advance(step + 1); }
+void Mailbox::release(uint32_t bucket, uint32_t step) {
+  for (Pins* pins : pinned_[bucket]) pins->unpin();
+  pinned_[bucket].clear();
+  counters(rank_, bucket).released.advance(step + 1);
+}
 
-Incoming Mailbox::collect(uint32_t bucket, uint32_t step, const StepPlan& plan, const StepPlan& previous) {
+Incoming Mailbox::collect(uint32_t bucket, uint32_t step, const StepPlan& plan, const StepPlan& previous,
+                          uint32_t staleness) {
   const Bucket& range = geometry_.buckets()[bucket];
   Incoming incoming;
   incoming.own = slot(step) + range.offset;
   incoming.target = slot(step + 1) + range.offset;
   incoming.bytes = range.bytes;
-  if (plan.own_weight != 0) incoming.sources.push_back({incoming.own, plan.own_weight});
+  if (plan.own_weight != 0) incoming.sources.push_back({incoming.own, plan.own_weight, rank_, step});
+  if (staleness > 0) {
+    collect_newest(bucket, step, plan, staleness, incoming);
+    return incoming;
+  }
   for (const auto& [rank, weight] : plan.direct) {
     await(counters(rank, bucket).published, step + 1, rank, bucket, step, "published");
-    incoming.sources.push_back({slot_of(rank, step) + range.offset, weight});
+    incoming.sources.push_back({slot_of(rank, step) + range.offset, weight, rank, step});
   }
   for (const auto& [members, weight] : plan.means) {
     for (const uint32_t rank : members)
       if (rank != rank_) await(counters(rank, bucket).published, step + 1, rank, bucket, step, "published");
     std::byte* mean = geometry_.mean(segments_[members.front()], step);
     make_mean(bucket, step, members, {mean});
-    incoming.sources.push_back({mean + range.offset, weight});
+    incoming.sources.push_back({mean + range.offset, weight, members.front(), step});
   }
   if (step > 0) {  // the next version overwrites step-1's
     for (const uint32_t rank : previous.readers)
       await(counters(rank, bucket).released, step, rank, bucket, step, "released");
   }
   return incoming;
+}
+
+void Mailbox::collect_newest(uint32_t bucket, uint32_t step, const StepPlan& plan, uint32_t staleness,
+                             Incoming& incoming) {
+  std::vector<StepPlan::Direct> read = plan.direct;
+  for (const auto& [members, weight] : plan.means)
+    for (const uint32_t rank : members) read.push_back({rank, weight / static_cast<double>(members.size())});
+  // All waiting comes before the first pin: whoever holds pins waits for nothing, so no circle can form.
+  const uint32_t oldest = step > staleness ? step - staleness : 0;
+  for (const auto& [rank, weight] : read)
+    if (rank != rank_) await(counters(rank, bucket).published, oldest + 1, rank, bucket, step, "published");
+  if (!wait_unpinned(counters(rank_, bucket).pins[(step + 1) % kSlots], policy_))
+    throw DeadlineError("rank " + std::to_string(rank_) + " waited at step " + std::to_string(step) +
+                        " for readers of its bucket " + std::to_string(bucket) +
+                        ", which did not release it; did one die?");
+  for (const auto& [rank, weight] : read)
+    incoming.sources.push_back(rank == rank_ ? Source{incoming.own, weight, rank_, step}
+                                             : pin_newest(rank, bucket, weight));
+}
+
+// The owner writes version v+2 over v, after publishing v+1 and finding no pins. So a pin holds if v is still the
+// newest afterwards; if not, the owner may have looked before, and a newer version is there to be pinned.
+Source Mailbox::pin_newest(uint32_t rank, uint32_t bucket, double weight) {
+  BucketCounters& owner = counters(rank, bucket);
+  for (;;) {
+    const uint32_t version = owner.published.value.load() - 1;
+    Pins& pins = owner.pins[version % kSlots];
+    pins.pin();
+    if (owner.published.value.load() - 1 == version) {
+      pinned_[bucket].push_back(&pins);
+      return {slot_of(rank, version) + geometry_.buckets()[bucket].offset, weight, rank, version};
+    }
+    pins.unpin();
+  }
 }
 
 void Mailbox::average(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members) {
@@ -98,7 +142,8 @@ void Mailbox::mean_chunk(uint32_t bucket, uint32_t step, const std::vector<uint3
   mix.bytes = std::min(kMeanChunk, range.offset + range.bytes - begin);
   mix.target = targets.front() + begin;
   for (size_t i = 1; i < targets.size(); ++i) mix.more_targets.push_back(targets[i] + begin);
-  for (const uint32_t rank : members) mix.sources.push_back({slot_of(rank, step) + begin, 1.0 / members.size()});
+  for (const uint32_t rank : members)
+    mix.sources.push_back({slot_of(rank, step) + begin, 1.0 / members.size(), rank, step});
   weighted_mix(element_, mix, 1);
 }
 

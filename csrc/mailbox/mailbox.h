@@ -56,7 +56,12 @@ class Mailbox {
 
   // Waits until what `plan` needs for `step` is there and the slot for the next version is free. `previous` is the plan
   // of step-1. Throws DeadlineError.
-  Incoming collect(uint32_t bucket, uint32_t step, const StepPlan& plan, const StepPlan& previous);
+  //
+  // With staleness 0 every neighbour's version is `step`. With staleness s > 0, on all ranks and all steps, it is the
+  // newest complete one, at least step - s: slots are then protected by pins while they are read, nobody waits for a
+  // reader's computation, and means are read member by member.
+  Incoming collect(uint32_t bucket, uint32_t step, const StepPlan& plan, const StepPlan& previous,
+                   uint32_t staleness = 0);
 
   // Makes the members' mean of the bucket the next version of every member: each chunk is computed once, by whoever
   // comes first, and written to all. All members call it for this step instead of collecting and mixing; each publishes
@@ -73,6 +78,8 @@ class Mailbox {
 
  private:
   BucketCounters& counters(uint32_t rank, uint32_t bucket) const;
+  void collect_newest(uint32_t bucket, uint32_t step, const StepPlan& plan, uint32_t staleness, Incoming& incoming);
+  Source pin_newest(uint32_t rank, uint32_t bucket, double weight);
   void await(Counter& counter, uint32_t target, uint32_t rank, uint32_t bucket, uint32_t step, const char* what);
   // Computes the chunks of the members' mean that nobody has claimed yet and waits for the others; a chunk goes to the
   // same place in each target.
@@ -87,6 +94,7 @@ class Mailbox {
   Element element_;
   WaitPolicy policy_;
   std::vector<double> waited_;
+  std::vector<std::vector<Pins*>> pinned_;  // of each bucket, from collect to release
 };
 
 }  // namespace decentcomm

@@ -23,8 +23,12 @@ class Exchange(Protocol):
     def publish(self, bucket: int, version: int) -> None:
         """The bucket is complete as `version`. Never blocks."""
 
-    def collect(self, bucket: int, step: int) -> Incoming:
-        """Wait until what `step` needs of the neighbours is there and the next version may be written."""
+    def collect(self, bucket: int, step: int, staleness: int = 0) -> Incoming:
+        """Wait until what `step` needs of the neighbours is there and the next version may be written.
+
+        With staleness 0 that is version `step`; else the newest complete version, at least step - staleness. The same
+        on all ranks and steps of a run.
+        """
 
     def release(self, bucket: int, step: int) -> None:
         """What `step` needed of the bucket has been read."""

@@ -81,9 +81,9 @@ class ShmExchange:
         """See `Exchange`."""
         self._mailbox.publish(bucket, version)
 
-    def collect(self, bucket: int, step: int) -> Incoming:
+    def collect(self, bucket: int, step: int, staleness: int = 0) -> Incoming:
         """See `Exchange`; raises DeadlineError."""
-        return self._mailbox.collect(bucket, step, self._plan(step)[1], self._plan(max(step - 1, 0))[1])
+        return self._mailbox.collect(bucket, step, self._plan(step)[1], self._plan(max(step - 1, 0))[1], staleness)
 
     def release(self, bucket: int, step: int) -> None:
         """See `Exchange`."""

@@ -2,7 +2,8 @@
 // itself at random, and checks every element that it collects. Ranks are threads (so that ThreadSanitizer sees both
 // sides) or processes.
 //
-//   mailbox_stress threads|processes RANKS STEPS SEED BYTES...      one bucket for each BYTES
+//   mailbox_stress threads|processes[-stale] RANKS STEPS SEED BYTES...      one bucket for each BYTES; stale: staleness
+//   3
 //
 // Prints the number of versions checked; exit code 1 and a message at the first wrong element.
 #include <signal.h>
@@ -25,14 +26,16 @@ using namespace decentcomm;
 namespace {
 
 struct Setting {
-  uint32_t ranks, steps, seed;
+  uint32_t ranks, steps, seed, staleness;
   std::vector<Bucket> buckets;
 };
 
 float value(uint32_t rank, uint32_t version) { return static_cast<float>(version % 4096 * 64 + rank); }
 
 // At such a step all ranks average in place instead of collecting.
-bool averages(const Setting& setting, uint32_t step) { return std::mt19937(setting.seed * 104729 + step)() % 6 == 0; }
+bool averages(const Setting& setting, uint32_t step) {
+  return setting.staleness == 0 && std::mt19937(setting.seed * 104729 + step)() % 6 == 0;
+}
 
 // The same graph on every rank: a ring, a permutation, one group, two groups, or a star.
 std::vector<StepPlan> plans(const Setting& setting, uint32_t step) {
@@ -125,8 +128,19 @@ uint64_t run_rank(const Setting& setting, uint32_t rank, const std::vector<std::
         mailbox.release(b, step);
         continue;
       }
-      const Incoming in = mailbox.collect(b, step, now[rank], previous[rank]);
+      const Incoming in = mailbox.collect(b, step, now[rank], previous[rank], setting.staleness);
       const auto check_all = [&] {
+        if (setting.staleness > 0) {
+          for (const Source& s : in.sources) {
+            if (s.version + setting.staleness < step) {
+              std::printf("rank %u step %u: version %u of rank %u is too old\n", rank, step, s.version, s.rank);
+              std::_Exit(1);
+            }
+            check(s.data, in.bytes, value(s.rank, s.version), rank, step, b);
+            ++checked;
+          }
+          return;
+        }
         size_t source = now[rank].own_weight != 0 ? 1 : 0;
         for (const auto& direct : now[rank].direct) {
           check(in.sources[source++].data, in.bytes, values[direct.rank], rank, step, b);
@@ -162,8 +176,9 @@ std::byte* shared(uint64_t bytes) {
 
 int main(int argc, char** argv) {
   if (argc < 6) return 2;
+  const std::string mode = argv[1];
   const auto number = [&](int i) { return static_cast<uint32_t>(atoi(argv[i])); };
-  Setting setting{number(2), number(3), number(4), {}};
+  Setting setting{number(2), number(3), number(4), mode.ends_with("-stale") ? 3u : 0u, {}};
   uint64_t offset = 0;
   for (int i = 5; i < argc; ++i) {
     setting.buckets.push_back({offset, number(i)});
@@ -172,7 +187,7 @@ int main(int argc, char** argv) {
   std::vector<std::byte*> memory;
   for (uint32_t r = 0; r < setting.ranks; ++r) memory.push_back(shared(Geometry(setting.buckets).segment_bytes()));
   auto* checked = reinterpret_cast<uint64_t*>(shared(4096));
-  if (std::string(argv[1]) == "threads") {
+  if (mode.starts_with("threads")) {
     std::vector<std::thread> ranks;
     for (uint32_t r = 0; r < setting.ranks; ++r)
       ranks.emplace_back([&, r] { checked[r] = run_rank(setting, r, memory); });
