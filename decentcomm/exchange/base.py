@@ -6,7 +6,7 @@ version t+1. One thread calls an exchange. `mean` is collective.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import torch
@@ -42,3 +42,12 @@ class Exchange(Protocol):
     @property
     def waited(self) -> Mapping[int, float]:
         """Seconds waited for each other rank so far."""
+
+
+def seconds_waited(exchanges: Iterable[Exchange]) -> dict[int, float]:
+    """Seconds waited for each other rank, over several exchanges."""
+    waited: dict[int, float] = {}
+    for exchange in exchanges:
+        for rank, seconds in exchange.waited.items():
+            waited[rank] = waited.get(rank, 0.0) + seconds
+    return waited

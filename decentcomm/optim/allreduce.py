@@ -15,6 +15,7 @@ import torch
 from decentcomm import topology as topologies
 from decentcomm._world import control, init
 from decentcomm.errors import DisagreementError
+from decentcomm.exchange.base import seconds_waited
 from decentcomm.exchange.shm import ShmExchange
 from decentcomm.optim.agreement import group_settings
 from decentcomm.optim.base import BUCKET_BYTES, names_of, start_equal
@@ -99,9 +100,6 @@ class AllReduce(torch.optim.Optimizer):
 
     def stats(self) -> dict[str, Any]:
         """As `Decentralized.stats`."""
-        waited: dict[int, float] = {}
-        for exchange in self._exchanges:
-            for rank, seconds in exchange.waited.items():
-                waited[rank] = waited.get(rank, 0.0) + seconds
+        waited = seconds_waited(self._exchanges)
         received = sum(exchange.bytes_received(0) for exchange in self._exchanges)
         return {"steps": self.steps, "bytes": self.steps * received, "seconds_waited": waited}

@@ -24,6 +24,7 @@ from decentcomm._C import Incoming, TensorTable
 from decentcomm._world import control, init
 from decentcomm.errors import UnsupportedError
 from decentcomm.exchange import Exchange, ShmExchange
+from decentcomm.exchange.base import seconds_waited
 from decentcomm.exchange.shm import ELEMENTS, broadcast
 from decentcomm.optim.agreement import describe, group_settings, require_agreement
 from decentcomm.optim.flat import FlatLayout, by_dtype, is_dense
@@ -229,10 +230,7 @@ class Decentralized(torch.optim.Optimizer):
 
     def stats(self) -> dict[str, Any]:
         """Steps taken, bytes received from other ranks, and seconds waited for each of them."""
-        waited: dict[int, float] = {}
-        for part in self._partitions:
-            for rank, seconds in part.exchange.waited.items():
-                waited[rank] = waited.get(rank, 0.0) + seconds
+        waited = seconds_waited(part.exchange for part in self._partitions)
         return {"steps": self.steps, "bytes": self._bytes, "seconds_waited": waited}
 
     def _partition(
