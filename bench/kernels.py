@@ -26,7 +26,7 @@ class Contest:
         self.param = torch.nn.Parameter(self.own.clone())
         self.param.grad = self.grad
         self.torch_adam = torch.optim.AdamW([self.param], lr=1e-3, fused=True)
-        self.table = _C.TensorTable([0], [params], [0])
+        self.table = _C.TensorTable([0], [params], [0], _C.Element.float32)
         self.settings = [_C.AdamSettings(1e-3, 0.9, 0.999, 1e-8, 0.01, True)]
         self.steps = 0
 
@@ -45,10 +45,10 @@ class Contest:
         """One pass."""
         self.steps += 1
         sources = [(x.data_ptr(), 1 / (k + 1)) for x in (self.own, *self.neighbors[:k])]
-        incoming = _C.Incoming(self.own.data_ptr(), self.target.data_ptr(), 4 * self.n, sources)
-        self.table.set([self.grad.data_ptr()], [float(self.steps)])
+        incoming = _C.Incoming(_C.Element.float32, self.own.data_ptr(), self.target.data_ptr(), 4 * self.n, sources)
+        self.table.set([self.grad.data_ptr()], [float(self.steps)], [False])
         state = (self.m.data_ptr(), self.v.data_ptr(), self.mean_grad.data_ptr())
-        _C.mix_adam(_C.Element.float32, incoming, self.table, self.settings, *state, accumulate, self.threads)
+        _C.mix_adam(incoming, self.table, self.settings, *state, accumulate, 0, 1.0, self.threads)
 
     def limit(self, k: int, around: bool) -> None:
         """A bare loop with the same streams: x, g and k neighbours read, m and v updated, x written."""

@@ -45,11 +45,17 @@ class Element:
 
     float32: Element
     float64: Element
+    bfloat16: Element
 
 class Incoming:
-    """One bucket's mixing: target = sum of weight * source. Valid from collect to release."""
+    """One bucket's mixing: target = sum of weight * source. Valid from collect to release.
 
-    def __init__(self, own: int, target: int, bytes: int, sources: Sequence[tuple[int, float]]) -> None: ...
+    Of bfloat16 the weights add up to 0 and the sum is added to a float32 master.
+    """
+
+    def __init__(
+        self, element: Element, own: int, target: int, bytes: int, sources: Sequence[tuple[int, float]]
+    ) -> None: ...
     @property
     def own(self) -> int:
         """This rank's parameters before the step."""
@@ -65,15 +71,15 @@ class Incoming:
     @property
     def versions(self) -> list[tuple[int, int]]:
         """Rank and version of each source."""
-    def into(self, target: int) -> Incoming:
-        """The same mixing with another target."""
 
 class TensorTable:
-    """The tensors of a bucket; offsets and counts in elements."""
+    """The tensors of a bucket; offsets and counts in elements, `element` of the gradients."""
 
-    def __init__(self, offsets: Sequence[int], counts: Sequence[int], groups: Sequence[int]) -> None: ...
-    def set(self, grads: Sequence[int], steps: Sequence[float]) -> None:
-        """Gradients (0: none) and step counts, this step included."""
+    def __init__(
+        self, offsets: Sequence[int], counts: Sequence[int], groups: Sequence[int], element: Element
+    ) -> None: ...
+    def set(self, grads: Sequence[int], steps: Sequence[float], frozen: Sequence[bool]) -> None:
+        """Gradients (0: none), step counts, this step included, and who is not even mixed."""
 
 class AdamSettings:
     """Hyperparameters of one param group."""
@@ -88,7 +94,6 @@ class SgdSettings:
     def __init__(self, lr: float, momentum: float, dampening: float, weight_decay: float, nesterov: bool) -> None: ...
 
 def mix_adam(
-    element: Element,
     incoming: Incoming,
     table: TensorTable,
     groups: Sequence[AdamSettings],
@@ -96,22 +101,31 @@ def mix_adam(
     square: int,
     mean_grad: int,
     accumulate: int,
+    master: int,
+    grad_scale: float,
     threads: int,
-) -> None:
-    """Mix and Adam in one pass. Releases the GIL."""
+) -> bool:
+    """Mix and Adam in one pass; False if a new parameter is not finite. `master` belongs to bfloat16 buckets, else 0.
+
+    Releases the GIL.
+    """
 
 def mix_sgd(
-    element: Element,
     incoming: Incoming,
     table: TensorTable,
     groups: Sequence[SgdSettings],
     momentum: int,
+    master: int,
+    grad_scale: float,
     threads: int,
-) -> None:
-    """Mix and SGD in one pass. Releases the GIL."""
+) -> bool:
+    """Mix and SGD in one pass; False if a new parameter is not finite. Releases the GIL."""
 
-def weighted_mix(element: Element, incoming: Incoming, threads: int) -> None:
+def weighted_mix(incoming: Incoming, threads: int) -> None:
     """Mix alone. Releases the GIL."""
+
+def sum_of_squares(table: TensorTable, threads: int) -> float:
+    """Of all gradients of a bucket; not finite if one of them is not. Releases the GIL."""
 
 def stream(
     reads: Sequence[int], updates: Sequence[int], out: int, count: int, around_caches: bool, threads: int
@@ -136,7 +150,7 @@ class Segment(Buffer):
 class Geometry:
     """Addresses inside a rank's segment."""
 
-    def __init__(self, buckets: Sequence[tuple[int, int]], with_means: bool) -> None: ...
+    def __init__(self, buckets: Sequence[tuple[int, int]], mean_scale: int) -> None: ...
     @property
     def flat_bytes(self) -> int:
         """All buckets together."""
@@ -169,6 +183,8 @@ class Mailbox:
         spin: float,
         timeout: float,
     ) -> None: ...
+    def restart(self, version: int) -> None:
+        """Start anew at `version`. All ranks do it between two barriers."""
     def publish(self, bucket: int, version: int) -> None:
         """The bucket is complete. Never blocks."""
     def collect(self, bucket: int, step: int, plan: StepPlan, previous: StepPlan, staleness: int = 0) -> Incoming:
@@ -177,8 +193,6 @@ class Mailbox:
         """Make the members' mean the next version of every member, once for all. Releases the GIL."""
     def release(self, bucket: int, step: int) -> None:
         """What the step needed has been read."""
-    def slot_address(self, rank: int, version: int) -> int:
-        """Where a rank's version is."""
     @property
     def waited(self) -> list[float]:
         """Seconds waited for each rank."""

@@ -15,14 +15,26 @@ from decentcomm._world import World, init, world
 from decentcomm.errors import Error
 
 __version__ = _version("decentcomm")
-__all__ = ["Error", "World", "__version__", "errors", "exchange", "init", "optim", "topology", "world"]
+__all__ = [
+    "Error",
+    "World",
+    "__version__",
+    "checkpoint",
+    "errors",
+    "exchange",
+    "init",
+    "monitor",
+    "optim",
+    "topology",
+    "world",
+]
 
 if TYPE_CHECKING:
-    from decentcomm import exchange, optim
+    from decentcomm import checkpoint, exchange, monitor, optim
 
 
 def __getattr__(name: str) -> _Any:
     """Load the parts that need torch when they are first used."""
-    if name in ("exchange", "optim"):
+    if name in ("checkpoint", "exchange", "monitor", "optim"):
         return _import(f"decentcomm.{name}")
     raise AttributeError(f"module 'decentcomm' has no attribute {name!r}")

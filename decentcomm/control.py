@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from array import array
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
@@ -49,14 +50,13 @@ class StoreControl:
         """Set the own key, wait for all others'; name the missing ranks if they do not come in time."""
         keys = [f"{self._turn}/{r}" for r in range(self._size)]
         self._store.set(keys[self._rank], data)
-        try:
-            self._store.wait(keys, self._timeout)
-        except Exception as e:
+        # Not store.wait(): it cannot be interrupted.
+        if not _poll(lambda: self._store.check(keys), self._timeout.total_seconds()):
             missing = [r for r, key in enumerate(keys) if not self._store.check([key])]
             raise WorldError(
                 f"rank {self._rank} waited {self._timeout.total_seconds():g} s for ranks {missing} at control exchange "
                 f"{self._turn}; did they start, and do they run the same script?"
-            ) from e
+            )
         gathered = [bytes(b) for b in self._store.multi_get(keys)]
         # Whoever is here has seen that all ranks finished the turn before: that one's key is no longer needed.
         if self._turn > 0:
@@ -99,16 +99,22 @@ class MpiControl:
         return [bytes(gathered[end - n : end]) for end, n in zip(ends, lengths, strict=True)]
 
     def _complete(self, request: Any) -> None:
-        """Wait for a request: at once if it is quick, with naps if it is not."""
-        start, nap = time.monotonic(), 0.0
-        while not request.Test():
-            if time.monotonic() - start > self._timeout:
-                raise WorldError(
-                    f"an MPI rank waited {self._timeout:g} s for others at a control exchange; "
-                    "did all ranks get there, and do they run the same script?"
-                )
-            time.sleep(nap)
-            nap = min(nap + 1e-5, 1e-3)
+        if not _poll(request.Test, self._timeout):
+            raise WorldError(
+                f"an MPI rank waited {self._timeout:g} s for others at a control exchange; "
+                "did all ranks get there, and do they run the same script?"
+            )
+
+
+def _poll(ready: Callable[[], bool], timeout: float) -> bool:
+    """Look until it is ready, with naps that grow to a millisecond; False if the time is over."""
+    start, nap = time.monotonic(), 0.0
+    while not ready():
+        if time.monotonic() - start > timeout:
+            return False
+        time.sleep(nap)
+        nap = min(nap + 1e-5, 1e-3)
+    return True
 
 
 def torchrun_store(timeout: timedelta) -> Store:

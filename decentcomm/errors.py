@@ -34,3 +34,11 @@ class DisagreementError(Error, ValueError):
 
 class UnsupportedError(Error, TypeError):
     """A parameter that decentcomm cannot hold; the message names it."""
+
+
+class NonFiniteError(Error):
+    """A gradient is NaN or infinite."""
+
+
+class CheckpointError(Error):
+    """A checkpoint could not be written or read; the one before is whole."""

@@ -37,7 +37,9 @@ def sources(n: int, k: int, dtype: torch.dtype) -> list[tuple[torch.Tensor, floa
 def incoming(mixed: list[tuple[torch.Tensor, float]], target: torch.Tensor) -> _C.Incoming:
     own = mixed[0][0]
     pointers = [(x.data_ptr(), w) for x, w in mixed]
-    return _C.Incoming(own.data_ptr(), target.data_ptr(), own.numel() * own.element_size(), pointers)
+    return _C.Incoming(
+        DTYPES[own.dtype][0], own.data_ptr(), target.data_ptr(), own.numel() * own.element_size(), pointers
+    )
 
 
 def reference(mixed: list[tuple[torch.Tensor, float]]) -> torch.Tensor:
@@ -51,10 +53,10 @@ def worst(got: torch.Tensor, expected: torch.Tensor) -> float:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("k", range(9))
 def test_mixing(k: int, dtype: torch.dtype) -> None:
-    element, tolerance = DTYPES[dtype]
+    _, tolerance = DTYPES[dtype]
     for n in SIZES:
         mixed, target = sources(n, k, dtype), aligned(n, dtype)
-        _C.weighted_mix(element, incoming(mixed, target), 2)
+        _C.weighted_mix(incoming(mixed, target), 2)
         assert worst(target, reference(mixed)) < tolerance
 
 
@@ -67,14 +69,14 @@ def test_mix_and_adam(k: int, accumulate: int, decoupled: bool, dtype: torch.dty
     n = 1003
     mixed = sources(n, k, dtype)
     m, v, b = (aligned(n, dtype) for _ in range(3))
-    table = _C.TensorTable([0], [n], [0])
+    table = _C.TensorTable([0], [n], [0], element)
     settings = [_C.AdamSettings(0.01, 0.9, 0.99, 1e-8, 0.1, decoupled)]
     rule = oracle.Adam(0.01, (0.9, 0.99), 1e-8, 0.1, decoupled, accumulate)
     for t in range(1, 8):
         grad, target = random(n, dtype, t), aligned(n, dtype)
-        table.set([grad.data_ptr()], [t])
+        table.set([grad.data_ptr()], [t], [False])
         into = incoming(mixed, target)
-        _C.mix_adam(element, into, table, settings, m.data_ptr(), v.data_ptr(), b.data_ptr(), accumulate, 2)
+        _C.mix_adam(into, table, settings, m.data_ptr(), v.data_ptr(), b.data_ptr(), accumulate, 0, 1.0, 2)
         own = mixed[0][0].double()
         expected = rule.update(0, t, own, reference(mixed), grad.double())
         assert worst(target, expected) < tolerance
@@ -92,12 +94,12 @@ def test_mix_and_sgd(options: dict[str, float], dtype: torch.dtype) -> None:
     mixed, momentum = sources(n, 2, dtype), aligned(n, dtype)
     full = {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.1, "nesterov": False, **options}
     rule = oracle.Sgd(0.05, **full)  # type: ignore[arg-type]
-    table, settings = _C.TensorTable([0], [n], [0]), [_C.SgdSettings(0.05, **full)]  # type: ignore[arg-type]
+    table, settings = _C.TensorTable([0], [n], [0], element), [_C.SgdSettings(0.05, **full)]  # type: ignore[arg-type]
     for t in range(1, 6):
         grad, target = random(n, dtype, t), aligned(n, dtype)
-        table.set([grad.data_ptr()], [t])
+        table.set([grad.data_ptr()], [t], [False])
         pointer = momentum.data_ptr() if full["momentum"] else 0
-        _C.mix_sgd(element, incoming(mixed, target), table, settings, pointer, 1)
+        _C.mix_sgd(incoming(mixed, target), table, settings, pointer, 0, 1.0, 1)
         expected = rule.update(0, t, mixed[0][0].double(), reference(mixed), grad.double())
         assert worst(target, expected) < tolerance
         mixed[0] = (target, mixed[0][1])
@@ -106,10 +108,10 @@ def test_mix_and_sgd(options: dict[str, float], dtype: torch.dtype) -> None:
 def test_a_tensor_without_gradient_is_mixed_only_and_padding_is_left_alone() -> None:
     n, mixed, target = 96, sources(96, 1, torch.float32), aligned(96, torch.float32).fill_(7)
     m, v, grad = (aligned(n, torch.float32) for _ in range(3))
-    table = _C.TensorTable([0, 32, 80], [20, 40, 16], [0, 0, 0])
-    table.set([grad.data_ptr(), 0, grad.data_ptr()], [1, 0, 1])
+    table = _C.TensorTable([0, 32, 80], [20, 40, 16], [0, 0, 0], _C.Element.float32)
+    table.set([grad.data_ptr(), 0, grad.data_ptr()], [1, 0, 1], [False] * 3)
     settings = [_C.AdamSettings(0.5, 0.9, 0.99, 1e-8, 0.0, True)]
-    _C.mix_adam(_C.Element.float32, incoming(mixed, target), table, settings, m.data_ptr(), v.data_ptr(), 0, 1, 1)
+    _C.mix_adam(incoming(mixed, target), table, settings, m.data_ptr(), v.data_ptr(), 0, 1, 0, 1.0, 1)
     expected = reference(mixed)
     for begin, end in ((0, 20), (32, 72), (80, 96)):  # gradients are 0: no update either
         assert worst(target[begin:end], expected[begin:end]) < 1e-6
@@ -119,19 +121,19 @@ def test_a_tensor_without_gradient_is_mixed_only_and_padding_is_left_alone() -> 
 def test_one_group_has_one_setting_each() -> None:
     n, mixed, target = 32, sources(32, 0, torch.float32), aligned(32, torch.float32)
     grad, m, v = random(16, torch.float32, 1), aligned(n, torch.float32), aligned(n, torch.float32)
-    table = _C.TensorTable([0, 16], [16, 16], [0, 1])
-    table.set([grad.data_ptr()] * 2, [1, 1])
+    table = _C.TensorTable([0, 16], [16, 16], [0, 1], _C.Element.float32)
+    table.set([grad.data_ptr()] * 2, [1, 1], [False] * 2)
     settings = [_C.AdamSettings(lr, 0.9, 0.99, 1e-12, 0.0, True) for lr in (0.5, 0.25)]
-    _C.mix_adam(_C.Element.float32, incoming(mixed, target), table, settings, m.data_ptr(), v.data_ptr(), 0, 1, 1)
+    _C.mix_adam(incoming(mixed, target), table, settings, m.data_ptr(), v.data_ptr(), 0, 1, 0, 1.0, 1)
     moved = (target - mixed[0][0]).abs()
     torch.testing.assert_close(moved, torch.tensor([0.5, 0.25]).repeat_interleave(16), rtol=1e-5, atol=0)
 
 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(Error, match="at least one source"):
-        _C.weighted_mix(_C.Element.float32, _C.Incoming(0, 0, 64, []), 1)
+        _C.weighted_mix(_C.Incoming(_C.Element.float32, 0, 0, 64, []), 1)
     with pytest.raises(Error, match="one entry for each tensor"):
-        _C.TensorTable([0], [1], [0]).set([], [])
+        _C.TensorTable([0], [1], [0], _C.Element.float32).set([], [], [])
 
 
 @pytest.mark.parametrize("isa", [s for s in _C.instruction_sets()])

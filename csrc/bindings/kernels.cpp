@@ -17,9 +17,11 @@ void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
 // The tensors of one bucket: places are fixed, gradients and step counts change with every step.
 struct TensorTable {
   std::vector<Tensor> tensors;
+  Element element;  // of the gradients
 
   TensorTable(const std::vector<uint64_t>& offsets, const std::vector<uint64_t>& counts,
-              const std::vector<uint32_t>& groups) {
+              const std::vector<uint32_t>& groups, Element grad_element)
+      : element(grad_element) {
     if (offsets.size() != counts.size() || offsets.size() != groups.size())
       throw Error("offsets, counts and groups must have one entry for each tensor");
     for (size_t i = 0; i < offsets.size(); ++i) {
@@ -32,20 +34,25 @@ struct TensorTable {
   }
 
   // A gradient of 0 means none.
-  void set(const std::vector<uintptr_t>& grads, const std::vector<double>& steps) {
-    if (grads.size() != tensors.size() || steps.size() != tensors.size())
-      throw Error("grads and steps must have one entry for each tensor");
+  void set(const std::vector<uintptr_t>& grads, const std::vector<double>& steps, const std::vector<bool>& frozen) {
+    if (grads.size() != tensors.size() || steps.size() != tensors.size() || frozen.size() != tensors.size())
+      throw Error("grads, steps and frozen must have one entry for each tensor");
     for (size_t i = 0; i < tensors.size(); ++i) {
       tensors[i].grad = pointer(grads[i]);
       tensors[i].steps = steps[i];
+      tensors[i].frozen = frozen[i];
     }
+  }
+
+  Update update(uintptr_t master, double grad_scale, int threads) const {
+    return {static_cast<float*>(pointer(master)), element, grad_scale, threads};
   }
 };
 
-Incoming make_incoming(uintptr_t own, uintptr_t target, uint64_t bytes,
+Incoming make_incoming(Element element, uintptr_t own, uintptr_t target, uint64_t bytes,
                        const std::vector<std::pair<uintptr_t, double>>& sources) {
-  Incoming in{pointer(own), pointer(target), bytes, {}};
-  for (const auto& [data, weight] : sources) in.sources.push_back({pointer(data), weight, 0, 0});
+  Incoming in{pointer(own), pointer(target), bytes, element, {}};
+  for (const auto& [data, weight] : sources) in.sources.push_back({pointer(data), weight, 0, 0, element});
   return in;
 }
 
@@ -56,19 +63,17 @@ void require_source(const Incoming& in) {
 }  // namespace
 
 void register_kernels(py::module_& m) {
-  py::enum_<Element>(m, "Element").value("float32", Element::kFloat32).value("float64", Element::kFloat64);
+  py::enum_<Element>(m, "Element")
+      .value("float32", Element::kFloat32)
+      .value("float64", Element::kFloat64)
+      .value("bfloat16", Element::kBFloat16);
 
   py::class_<Incoming>(m, "Incoming")
-      .def(py::init(&make_incoming), py::arg("own"), py::arg("target"), py::arg("bytes"), py::arg("sources"))
+      .def(py::init(&make_incoming), py::arg("element"), py::arg("own"), py::arg("target"), py::arg("bytes"),
+           py::arg("sources"))
       .def_property_readonly("own", [](const Incoming& in) { return reinterpret_cast<uintptr_t>(in.own); })
       .def_property_readonly("target", [](const Incoming& in) { return reinterpret_cast<uintptr_t>(in.target); })
       .def_readonly("bytes", &Incoming::bytes)
-      .def("into",
-           [](const Incoming& in, uintptr_t target) {
-             Incoming other = in;
-             other.target = pointer(target);
-             return other;
-           })
       .def_property_readonly("versions",
                              [](const Incoming& in) {
                                std::vector<std::pair<uint32_t, uint32_t>> out;
@@ -82,9 +87,10 @@ void register_kernels(py::module_& m) {
       });
 
   py::class_<TensorTable>(m, "TensorTable")
-      .def(py::init<const std::vector<uint64_t>&, const std::vector<uint64_t>&, const std::vector<uint32_t>&>(),
-           py::arg("offsets"), py::arg("counts"), py::arg("groups"))
-      .def("set", &TensorTable::set, py::arg("grads"), py::arg("steps"));
+      .def(
+          py::init<const std::vector<uint64_t>&, const std::vector<uint64_t>&, const std::vector<uint32_t>&, Element>(),
+          py::arg("offsets"), py::arg("counts"), py::arg("groups"), py::arg("element"))
+      .def("set", &TensorTable::set, py::arg("grads"), py::arg("steps"), py::arg("frozen"));
 
   py::class_<AdamSettings>(m, "AdamSettings")
       .def(py::init([](double lr, double beta1, double beta2, double eps, double weight_decay, bool decoupled) {
@@ -101,35 +107,41 @@ void register_kernels(py::module_& m) {
 
   m.def(
       "mix_adam",
-      [](Element element, const Incoming& in, const TensorTable& table, const std::vector<AdamSettings>& groups,
-         uintptr_t mean, uintptr_t square, uintptr_t mean_grad, uint32_t accumulate, int threads) {
+      [](const Incoming& in, const TensorTable& table, const std::vector<AdamSettings>& groups, uintptr_t mean,
+         uintptr_t square, uintptr_t mean_grad, uint32_t accumulate, uintptr_t master, double grad_scale, int threads) {
         require_source(in);
         if (accumulate > 1 && mean_grad == 0) throw Error("accumulate > 1 needs a buffer for the mean gradient");
         const AdamState state{pointer(mean), pointer(square), pointer(mean_grad), accumulate};
-        mix_adam(element, in, table.tensors, groups, state, threads);
+        return mix_adam(in, table.tensors, groups, state, table.update(master, grad_scale, threads));
       },
-      py::arg("element"), py::arg("incoming"), py::arg("table"), py::arg("groups"), py::arg("mean"), py::arg("square"),
-      py::arg("mean_grad"), py::arg("accumulate"), py::arg("threads"), py::call_guard<py::gil_scoped_release>());
+      py::arg("incoming"), py::arg("table"), py::arg("groups"), py::arg("mean"), py::arg("square"),
+      py::arg("mean_grad"), py::arg("accumulate"), py::arg("master"), py::arg("grad_scale"), py::arg("threads"),
+      py::call_guard<py::gil_scoped_release>());
 
   m.def(
       "mix_sgd",
-      [](Element element, const Incoming& in, const TensorTable& table, const std::vector<SgdSettings>& groups,
-         uintptr_t momentum, int threads) {
+      [](const Incoming& in, const TensorTable& table, const std::vector<SgdSettings>& groups, uintptr_t momentum,
+         uintptr_t master, double grad_scale, int threads) {
         require_source(in);
         for (const SgdSettings& g : groups)
           if (g.momentum != 0 && momentum == 0) throw Error("momentum needs a buffer");
-        mix_sgd(element, in, table.tensors, groups, pointer(momentum), threads);
+        return mix_sgd(in, table.tensors, groups, pointer(momentum), table.update(master, grad_scale, threads));
       },
-      py::arg("element"), py::arg("incoming"), py::arg("table"), py::arg("groups"), py::arg("momentum"),
-      py::arg("threads"), py::call_guard<py::gil_scoped_release>());
+      py::arg("incoming"), py::arg("table"), py::arg("groups"), py::arg("momentum"), py::arg("master"),
+      py::arg("grad_scale"), py::arg("threads"), py::call_guard<py::gil_scoped_release>());
 
   m.def(
       "weighted_mix",
-      [](Element element, const Incoming& in, int threads) {
+      [](const Incoming& in, int threads) {
         require_source(in);
-        weighted_mix(element, in, threads);
+        weighted_mix(in, threads);
       },
-      py::arg("element"), py::arg("incoming"), py::arg("threads"), py::call_guard<py::gil_scoped_release>());
+      py::arg("incoming"), py::arg("threads"), py::call_guard<py::gil_scoped_release>());
+
+  m.def(
+      "sum_of_squares",
+      [](const TensorTable& table, int threads) { return sum_of_squares(table.element, table.tensors, threads); },
+      py::arg("table"), py::arg("threads"), py::call_guard<py::gil_scoped_release>());
 
   m.def(
       "stream",

@@ -57,12 +57,12 @@ void register_mailbox(py::module_& m) {
       });
 
   py::class_<Geometry>(m, "Geometry")
-      .def(py::init([](const std::vector<std::pair<uint64_t, uint64_t>>& buckets, bool with_means) {
+      .def(py::init([](const std::vector<std::pair<uint64_t, uint64_t>>& buckets, uint32_t mean_scale) {
              std::vector<Bucket> list;
              for (const auto& [offset, bytes] : buckets) list.push_back({offset, bytes});
-             return Geometry(std::move(list), with_means);
+             return Geometry(std::move(list), mean_scale);
            }),
-           py::arg("buckets"), py::arg("with_means"))
+           py::arg("buckets"), py::arg("mean_scale"))
       .def_property_readonly("flat_bytes", &Geometry::flat_bytes)
       .def_property_readonly("segment_bytes", &Geometry::segment_bytes)
       .def("slot_offset", &Geometry::slot_offset, py::arg("version"));
@@ -73,14 +73,13 @@ void register_mailbox(py::module_& m) {
   py::class_<Mailbox>(m, "Mailbox")
       .def(py::init(&make_mailbox), py::arg("rank"), py::arg("segments"), py::arg("geometry"), py::arg("element"),
            py::arg("spin"), py::arg("timeout"), py::keep_alive<1, 3>())
+      .def("restart", &Mailbox::restart, py::arg("version"))
       .def("publish", &Mailbox::publish, py::arg("bucket"), py::arg("version"))
       .def("collect", &Mailbox::collect, py::arg("bucket"), py::arg("step"), py::arg("plan"), py::arg("previous"),
            py::arg("staleness") = 0, py::call_guard<py::gil_scoped_release>())
       .def("average", &Mailbox::average, py::arg("bucket"), py::arg("step"), py::arg("members"),
            py::call_guard<py::gil_scoped_release>())
       .def("release", &Mailbox::release, py::arg("bucket"), py::arg("step"))
-      .def("slot_address", [](const Mailbox& mailbox, uint32_t rank,
-                              uint32_t version) { return reinterpret_cast<uintptr_t>(mailbox.slot_of(rank, version)); })
       .def_property_readonly("waited", &Mailbox::waited);
 }
 

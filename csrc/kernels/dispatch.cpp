@@ -3,10 +3,13 @@
 #include <atomic>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <string>
+#include <type_traits>
 
 #include "common/cpu.h"
 #include "common/env.h"
+#include "common/error.h"
 #include "common/thread_pool.h"
 #include "kernels/kernels.h"
 #include "kernels/table.h"
@@ -37,19 +40,34 @@ const KernelTable<T>& table() {
     return kernels().f64;
 }
 
-// The sources of a bucket, as the loops want them: from element `at` on.
+// The sources of a bucket, as the loops want them: from element `at` on, wide and narrow ones apart. A master counts as
+// a source with weight 1. Of a frozen tensor nothing but the own value is a source.
 template <class T>
 struct Sources {
-  Sources(const Incoming& in, uint64_t at) {
+  Sources(const Incoming& in, const T* master, uint64_t at, bool frozen) {
+    const T* own = master != nullptr ? master : static_cast<const T*>(in.own);
+    if (master != nullptr || frozen) add(pointers, weights, own + at, 1);
+    if (frozen) return;
     for (const Source& s : in.sources) {
-      pointers.push_back(static_cast<const T*>(s.data) + at);
-      weights.push_back(static_cast<T>(s.weight));
+      if (s.element == Element::kBFloat16)
+        add(narrow, narrow_weights, static_cast<const BFloat16*>(s.data) + at, s.weight);
+      else
+        add(pointers, weights, static_cast<const T*>(s.data) + at, s.weight);
     }
   }
-  MixInput<T> input() const { return {pointers.data(), weights.data(), pointers.size()}; }
+  MixInput<T> input() const {
+    return {pointers.data(), weights.data(), pointers.size(), narrow.data(), narrow_weights.data(), narrow.size()};
+  }
+
+  template <class P>
+  static void add(std::vector<P>& to, std::vector<T>& to_weights, P pointer, double weight) {
+    to.push_back(pointer);
+    to_weights.push_back(static_cast<T>(weight));
+  }
 
   std::vector<const T*> pointers;
-  std::vector<T> weights;
+  std::vector<const BFloat16*> narrow;
+  std::vector<T> weights, narrow_weights;
 };
 
 struct Piece {
@@ -74,10 +92,11 @@ void for_pieces(const std::vector<Piece>& pieces, int threads, const std::functi
 }
 
 template <class T>
-AdamScalars<T> scalars(const AdamSettings& s, const Tensor& tensor, uint32_t accumulate) {
+AdamScalars<T> scalars(const AdamSettings& s, const Tensor& tensor, uint32_t accumulate, double grad_scale) {
   const double k = std::ceil(tensor.steps / accumulate);
   const auto phase = static_cast<uint64_t>(tensor.steps - 1) % accumulate;
   AdamScalars<T> out{};
+  out.grad_scale = static_cast<T>(grad_scale);
   out.beta1 = static_cast<T>(s.beta1);
   out.one_minus_beta1 = static_cast<T>(1 - s.beta1);
   out.beta2 = static_cast<T>(s.beta2);
@@ -95,14 +114,16 @@ AdamScalars<T> scalars(const AdamSettings& s, const Tensor& tensor, uint32_t acc
 }
 
 template <class T>
-SgdScalars<T> scalars(const SgdSettings& s, const Tensor& tensor) {
-  return {static_cast<T>(s.lr),
-          static_cast<T>(s.momentum),
-          static_cast<T>(1 - s.dampening),
-          static_cast<T>(s.weight_decay),
-          s.momentum != 0,
-          tensor.steps == 1,
-          s.nesterov};
+SgdScalars<T> scalars(const SgdSettings& s, const Tensor& tensor, double grad_scale) {
+  return {
+      static_cast<T>(grad_scale),     static_cast<T>(s.lr), static_cast<T>(s.momentum), static_cast<T>(1 - s.dampening),
+      static_cast<T>(s.weight_decay), s.momentum != 0,      tensor.steps == 1,          s.nesterov};
+}
+
+// A pointer into a buffer that starts where the bucket does.
+template <class T>
+T* at(void* begin, const Piece& piece) {
+  return begin == nullptr ? nullptr : static_cast<T*>(begin) + piece.begin;
 }
 
 template <class T>
@@ -110,65 +131,119 @@ const T* gradient(const Piece& piece) {
   return static_cast<const T*>(piece.tensor->grad) + (piece.begin - piece.tensor->offset);
 }
 
-// Mixes every piece, and calls update(piece, sources) instead where the tensor has a gradient.
-template <class T, class Update>
-void run(const Incoming& in, const std::vector<Tensor>& tensors, int threads, const Update& update) {
-  for_pieces(cut(tensors), threads, [&](const Piece& piece) {
-    const Sources<T> sources(in, piece.begin);
-    if (piece.tensor->grad == nullptr) {
-      std::vector<T*> targets{static_cast<T*>(in.target) + piece.begin};
-      for (void* more : in.more_targets) targets.push_back(static_cast<T*>(more) + piece.begin);
-      table<T>().mix(piece.count, targets.data(), targets.size(), sources.input());
-    } else {
-      update(piece, sources.input());
+template <class T>
+T* master(const Update& update) {
+  if constexpr (std::is_same_v<T, float>) return update.master;
+  return nullptr;
+}
+
+// Only mixes the piece, to the target and all others.
+template <class T>
+void mix(const Incoming& in, const Update& update, const Piece& piece, const MixInput<T>& input) {
+  std::vector<T*> outs;
+  std::vector<BFloat16*> wires;
+  if (master<T>(update) != nullptr) outs.push_back(at<T>(update.master, piece));
+  const auto add = [&](void* target) {
+    if (in.element == Element::kBFloat16)
+      wires.push_back(at<BFloat16>(target, piece));
+    else
+      outs.push_back(at<T>(target, piece));
+  };
+  add(in.target);
+  for (void* more : in.more_targets) add(more);
+  table<T>().mix(piece.count, {outs.data(), outs.size(), wires.data(), wires.size()}, input);
+}
+
+// Mixes every piece, and calls rule(piece, pointers, input) instead where the tensor has a gradient; true if all were.
+template <class T, class Rule>
+bool run(const Incoming& in, const Update& update, const std::vector<Tensor>& tensors, const Rule& rule) {
+  std::atomic<bool> all{true};
+  for_pieces(cut(tensors), update.threads, [&](const Piece& piece) {
+    const Sources<T> sources(in, master<T>(update), piece.begin, piece.tensor->frozen);
+    if (piece.tensor->grad == nullptr || piece.tensor->frozen) return mix(in, update, piece, sources.input());
+    const bool narrow = update.grad_element == Element::kBFloat16;
+    Pointers<T> pointers{at<T>(in.target, piece), nullptr, static_cast<const T*>(in.own) + piece.begin, nullptr,
+                         nullptr};
+    if (master<T>(update) != nullptr) {
+      pointers.out = at<T>(update.master, piece);
+      pointers.own = pointers.out;
+      pointers.wire = at<BFloat16>(in.target, piece);
     }
+    if (narrow)
+      pointers.narrow_grad = gradient<BFloat16>(piece);
+    else
+      pointers.grad = gradient<T>(piece);
+    if (!rule(piece, pointers, sources.input())) all = false;
+  });
+  return all;
+}
+
+template <class T>
+bool adam(const Incoming& in, const std::vector<Tensor>& tensors, const std::vector<AdamSettings>& groups,
+          const AdamState& state, const Update& update) {
+  return run<T>(in, update, tensors, [&](const Piece& piece, const Pointers<T>& pointers, const MixInput<T>& input) {
+    return table<T>().adam(
+        piece.count, {pointers, at<T>(state.m, piece), at<T>(state.v, piece), at<T>(state.mean_grad, piece)}, input,
+        scalars<T>(groups.at(piece.tensor->group), *piece.tensor, state.accumulate, update.grad_scale));
   });
 }
 
 template <class T>
-void adam(const Incoming& in, const std::vector<Tensor>& tensors, const std::vector<AdamSettings>& groups,
-          const AdamState& state, int threads) {
-  run<T>(in, tensors, threads, [&](const Piece& piece, const MixInput<T>& mix) {
-    const auto at = [&piece](void* p) { return p == nullptr ? nullptr : static_cast<T*>(p) + piece.begin; };
-    const AdamPointers<T> pointers{at(in.target),      static_cast<const T*>(in.own) + piece.begin,
-                                   gradient<T>(piece), at(state.m),
-                                   at(state.v),        at(state.mean_grad)};
-    table<T>().adam(piece.count, pointers, mix,
-                    scalars<T>(groups.at(piece.tensor->group), *piece.tensor, state.accumulate));
+bool sgd(const Incoming& in, const std::vector<Tensor>& tensors, const std::vector<SgdSettings>& groups, void* momentum,
+         const Update& update) {
+  return run<T>(in, update, tensors, [&](const Piece& piece, const Pointers<T>& pointers, const MixInput<T>& input) {
+    return table<T>().sgd(piece.count, {pointers, at<T>(momentum, piece)}, input,
+                          scalars<T>(groups.at(piece.tensor->group), *piece.tensor, update.grad_scale));
   });
 }
 
-template <class T>
-void sgd(const Incoming& in, const std::vector<Tensor>& tensors, const std::vector<SgdSettings>& groups, void* momentum,
-         int threads) {
-  run<T>(in, tensors, threads, [&](const Piece& piece, const MixInput<T>& mix) {
-    const SgdPointers<T> pointers{static_cast<T*>(in.target) + piece.begin, static_cast<const T*>(in.own) + piece.begin,
-                                  gradient<T>(piece), static_cast<T*>(momentum) + (momentum ? piece.begin : 0)};
-    table<T>().sgd(piece.count, pointers, mix, scalars<T>(groups.at(piece.tensor->group), *piece.tensor));
-  });
+void require_master(const Incoming& in, const Update& update) {
+  const bool narrow = in.element == Element::kBFloat16;
+  if (narrow != (update.master != nullptr)) throw Error("a bfloat16 bucket, and no other, is updated through a master");
+  if (update.grad_element != in.element && !(narrow && update.grad_element == Element::kFloat32))
+    throw Error("gradients must be of the bucket's element, or float32 beside a master");
 }
 
 }  // namespace
 
-void mix_adam(Element element, const Incoming& in, const std::vector<Tensor>& tensors,
-              const std::vector<AdamSettings>& groups, const AdamState& state, int threads) {
-  element == Element::kFloat32 ? adam<float>(in, tensors, groups, state, threads)
-                               : adam<double>(in, tensors, groups, state, threads);
+bool mix_adam(const Incoming& in, const std::vector<Tensor>& tensors, const std::vector<AdamSettings>& groups,
+              const AdamState& state, const Update& update) {
+  require_master(in, update);
+  return in.element == Element::kFloat64 ? adam<double>(in, tensors, groups, state, update)
+                                         : adam<float>(in, tensors, groups, state, update);
 }
 
-void mix_sgd(Element element, const Incoming& in, const std::vector<Tensor>& tensors,
-             const std::vector<SgdSettings>& groups, void* momentum, int threads) {
-  element == Element::kFloat32 ? sgd<float>(in, tensors, groups, momentum, threads)
-                               : sgd<double>(in, tensors, groups, momentum, threads);
+bool mix_sgd(const Incoming& in, const std::vector<Tensor>& tensors, const std::vector<SgdSettings>& groups,
+             void* momentum, const Update& update) {
+  require_master(in, update);
+  return in.element == Element::kFloat64 ? sgd<double>(in, tensors, groups, momentum, update)
+                                         : sgd<float>(in, tensors, groups, momentum, update);
 }
 
-void weighted_mix(Element element, const Incoming& in, int threads) {
-  const uint64_t size = element == Element::kFloat32 ? sizeof(float) : sizeof(double);
+void weighted_mix(const Incoming& in, int threads) {
   Tensor whole;
-  whole.count = in.bytes / size;
+  whole.count = in.bytes / size_of(in.element);
   const std::vector<Tensor> tensors{whole};
-  const auto never = [](const Piece&, const auto&) {};
-  element == Element::kFloat32 ? run<float>(in, tensors, threads, never) : run<double>(in, tensors, threads, never);
+  Update update;
+  update.threads = threads;
+  const auto never = [](const Piece&, const auto&, const auto&) { return true; };
+  in.element == Element::kFloat64 ? run<double>(in, update, tensors, never) : run<float>(in, update, tensors, never);
+}
+
+double sum_of_squares(Element grad_element, const std::vector<Tensor>& tensors, int threads) {
+  const std::vector<Piece> pieces = cut(tensors);
+  std::vector<double> sums(pieces.size());  // added up in order, so that the number of threads does not matter
+  for_pieces(pieces, threads, [&](const Piece& piece) {
+    if (piece.tensor->grad == nullptr) return;
+    double& sum = sums[static_cast<size_t>(&piece - pieces.data())];
+    if (grad_element == Element::kFloat64)
+      sum = kernels().f64.squares(piece.count, gradient<double>(piece));
+    else if (grad_element == Element::kFloat32)
+      sum = kernels().f32.squares(piece.count, gradient<float>(piece));
+    else
+      sum = kernels().narrow_squares(piece.count, gradient<BFloat16>(piece));
+  });
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
 void stream(const std::vector<const float*>& reads, const std::vector<float*>& updates, float* out, uint64_t count,

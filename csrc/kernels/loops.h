@@ -4,6 +4,7 @@
 // across page boundaries, which the hardware's prefetchers do not do.
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -30,18 +31,41 @@ inline void fetch_ahead(const T* p) {
   __builtin_prefetch(reinterpret_cast<const char*>(p) + kAhead);
 }
 
+template <class T>
+inline T widen(T x) {
+  return x;
+}
+inline float widen(BFloat16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+
+// To the nearest, ties to even, as torch rounds; a NaN stays one.
+inline BFloat16 narrow(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  return {static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded)};
+}
+
 // A line of elements; `count` is a compile-time constant except for a tensor's last, partial line.
 template <class T, class Count>
 inline void sum_into(T* __restrict line, Count count, const MixInput<T>& in, size_t at) {
-  const T* __restrict a = in.sources[0] + at;
-  const T wa = in.weights[0];
-  fetch_ahead(a);
-  for (size_t i = 0; i < count; ++i) line[i] = wa * a[i];
+  if (in.count != 0) {
+    const T* __restrict a = in.sources[0] + at;
+    const T wa = in.weights[0];
+    fetch_ahead(a);
+    for (size_t i = 0; i < count; ++i) line[i] = wa * a[i];
+  } else {
+    for (size_t i = 0; i < count; ++i) line[i] = 0;
+  }
   for (size_t k = 1; k < in.count; ++k) {
     const T* __restrict b = in.sources[k] + at;
     const T wb = in.weights[k];
     fetch_ahead(b);
     for (size_t i = 0; i < count; ++i) line[i] += wb * b[i];
+  }
+  for (size_t k = 0; k < in.narrow_count; ++k) {
+    const BFloat16* __restrict b = in.narrow[k] + at;
+    const T wb = in.narrow_weights[k];
+    fetch_ahead(b);
+    for (size_t i = 0; i < count; ++i) line[i] += wb * widen(b[i]);
   }
 }
 
@@ -59,6 +83,17 @@ inline void write_around(T* out, const T* line) {
 #endif
 }
 
+// The same for a line that is rounded: half as long.
+inline void write_rounded_around(BFloat16* out, const float* line) {
+  alignas(32) BFloat16 rounded[kLine<float>];
+  for (size_t i = 0; i < kLine<float>; ++i) rounded[i] = narrow(line[i]);
+#if defined(__AVX2__)
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(out), _mm256_load_si256(reinterpret_cast<const __m256i*>(rounded)));
+#else
+  std::memcpy(out, rounded, sizeof rounded);
+#endif
+}
+
 // Streaming stores are ordered by nothing but this; without it a published version could be incomplete.
 inline void finish_writes() {
 #if defined(__AVX2__)
@@ -66,49 +101,113 @@ inline void finish_writes() {
 #endif
 }
 
-// Calls update(line, at, count) on each mixed line. `out` is 64-byte aligned, as every tensor's place is.
+template <class T>
+constexpr std::integral_constant<size_t, kLine<T>> kWhole;
+
+template <class T, class Count>
+inline void write(T* out, const T* line, Count count) {
+  if constexpr (std::is_same_v<Count, size_t>)
+    std::copy(line, line + count, out);
+  else
+    write_around(out, line);
+}
+
+template <class Count>
+inline void write_rounded(BFloat16* out, const float* line, Count count) {
+  if constexpr (std::is_same_v<Count, size_t>)
+    std::transform(line, line + count, out, narrow);
+  else
+    write_rounded_around(out, line);
+}
+
+// Notices numbers that are not finite: 0 times such a number is NaN, and stays. A vector, so that it stays in
+// registers.
+template <class T>
+class Finite {
+ public:
+  void look(const T* line, size_t count) {
+    for (size_t i = 0; i < count; ++i) rest_ += T(0) * line[i];
+  }
+  void look(const T* line, std::integral_constant<size_t, kLine<T>>) {
+    Line x;
+    std::memcpy(&x, line, sizeof x);
+    zeros_ += x * T(0);
+  }
+  bool all() const {
+    bool finite = rest_ == 0;
+    for (size_t i = 0; i < kLine<T>; ++i) finite = finite && zeros_[i] == 0;
+    return finite;
+  }
+
+ private:
+  typedef T Line __attribute__((vector_size(64)));
+  Line zeros_{};
+  T rest_ = 0;
+};
+
+// Calls update(line, at, count) on each mixed line, which also writes it. Targets are 64-byte aligned, as every
+// tensor's place is. True if all lines were finite afterwards.
 template <class T, class Update>
-void for_lines(size_t n, T* out, const MixInput<T>& in, const Update& update) {
-  constexpr std::integral_constant<size_t, kLine<T>> whole;
+bool for_lines(size_t n, const MixInput<T>& in, const Update& update) {
   alignas(64) T line[kLine<T>];
+  Finite<T> finite;
   size_t at = 0;
-  for (; at + whole <= n; at += whole) {
-    sum_into(line, whole, in, at);
-    update(line, at, whole);
-    write_around(out + at, line);
+  for (; at + kLine<T> <= n; at += kLine<T>) {
+    sum_into(line, kWhole<T>, in, at);
+    update(line, at, kWhole<T>);
+    finite.look(line, kWhole<T>);
   }
   if (at < n) {
     sum_into(line, n - at, in, at);
     update(line, at, n - at);
-    std::copy(line, line + (n - at), out + at);
+    finite.look(line, n - at);
   }
   finish_writes();
+  return finite.all();
 }
 
 // To several targets at once: a mean that all members of a group want is computed once and written to each.
 template <class T>
-void mix(size_t n, T* const* outs, size_t out_count, const MixInput<T>& in) {
-  for_lines(n, outs[0], in, [=](T* x, size_t at, auto count) {
-    for (size_t k = 1; k < out_count; ++k) {
-      if constexpr (std::is_same_v<decltype(count), size_t>)
-        std::copy(x, x + count, outs[k] + at);
-      else
-        write_around(outs[k] + at, x);
-    }
+void mix(size_t n, const MixTargets<T>& to, const MixInput<T>& in) {
+  for_lines(n, in, [to](T* x, size_t at, auto count) {
+    for (size_t k = 0; k < to.out_count; ++k) write(to.outs[k] + at, x, count);
+    if constexpr (std::is_same_v<T, float>)
+      for (size_t k = 0; k < to.wire_count; ++k) write_rounded(to.wires[k] + at, x, count);
+  });
+}
+
+// Calls rule(line, at, count, gradients) on each mixed line and writes it: to a slot, or to the master and, rounded, to
+// a slot. False if something that it wrote is not finite.
+template <class T, class Rule>
+bool apply(size_t n, const Pointers<T>& p, const MixInput<T>& in, const Rule& rule) {
+  if constexpr (std::is_same_v<T, float>) {
+    const auto with_master = [&](const auto* grad) {
+      return for_lines(n, in, [out = p.out, wire = p.wire, grad, rule](T* __restrict x, size_t at, auto count) {
+        rule(x, at, count, grad + at);
+        std::copy(x, x + count, out + at);
+        write_rounded(wire + at, x, count);
+      });
+    };
+    if (p.wire != nullptr) return p.narrow_grad != nullptr ? with_master(p.narrow_grad) : with_master(p.grad);
+  }
+  return for_lines(n, in, [out = p.out, grad = p.grad, rule](T* __restrict x, size_t at, auto count) {
+    rule(x, at, count, grad + at);
+    write(out + at, x, count);
   });
 }
 
 template <bool kCoupled, class T>
-void adam_plain(size_t n, const AdamPointers<T>& p, const MixInput<T>& in, const AdamScalars<T>& s) {
+bool adam_plain(size_t n, const AdamPointers<T>& p, const MixInput<T>& in, const AdamScalars<T>& s) {
   const AdamScalars<T> c = s;
-  for_lines(n, p.out, in, [p, c](T* __restrict x, size_t at, auto count) {
-    const T* __restrict g = p.grad + at, * __restrict own = p.own + at;
+  return apply(n, p, in, [p, c](T* __restrict x, size_t at, auto count, const auto* __restrict g) {
+    const T* own = p.own + at;
     T* __restrict m = p.m + at, * __restrict v = p.v + at;
     fetch_ahead(g);
     fetch_ahead(m);
     fetch_ahead(v);
     for (size_t i = 0; i < count; ++i) {
-      const T grad = kCoupled ? g[i] + c.coupled_decay * own[i] : g[i];
+      const T raw = c.grad_scale * widen(g[i]);
+      const T grad = kCoupled ? raw + c.coupled_decay * own[i] : raw;
       const T m1 = c.beta1 * m[i] + c.one_minus_beta1 * grad;
       const T v1 = c.beta2 * v[i] + c.one_minus_beta2 * grad * grad;
       m[i] = m1;
@@ -120,17 +219,18 @@ void adam_plain(size_t n, const AdamPointers<T>& p, const MixInput<T>& in, const
 
 // The parameters move at every step; the moments only at the last of s, by the mean gradient.
 template <bool kCoupled, bool kFirst, bool kLast, class T>
-void adam_accumulating(size_t n, const AdamPointers<T>& p, const MixInput<T>& in, const AdamScalars<T>& s) {
+bool adam_accumulating(size_t n, const AdamPointers<T>& p, const MixInput<T>& in, const AdamScalars<T>& s) {
   const AdamScalars<T> c = s;
-  for_lines(n, p.out, in, [p, c](T* __restrict x, size_t at, auto count) {
-    const T* __restrict g = p.grad + at, * __restrict own = p.own + at;
+  return apply(n, p, in, [p, c](T* __restrict x, size_t at, auto count, const auto* __restrict g) {
+    const T* own = p.own + at;
     T* __restrict m = p.m + at, * __restrict v = p.v + at, * __restrict b = p.mean_grad + at;
     fetch_ahead(g);
     fetch_ahead(m);
     fetch_ahead(v);
     fetch_ahead(b);
     for (size_t i = 0; i < count; ++i) {
-      const T grad = kCoupled ? g[i] + c.coupled_decay * own[i] : g[i];
+      const T raw = c.grad_scale * widen(g[i]);
+      const T grad = kCoupled ? raw + c.coupled_decay * own[i] : raw;
       const T m0 = c.beta1 * m[i], v0 = c.beta2 * v[i];
       const T m1 = m0 + c.one_minus_beta1 * grad;
       const T v1 = v0 + c.one_minus_beta2 * grad * grad;
@@ -147,7 +247,7 @@ void adam_accumulating(size_t n, const AdamPointers<T>& p, const MixInput<T>& in
 }
 
 template <bool kCoupled, class T>
-void adam_with(size_t n, const AdamPointers<T>& p, const MixInput<T>& in, const AdamScalars<T>& s) {
+bool adam_with(size_t n, const AdamPointers<T>& p, const MixInput<T>& in, const AdamScalars<T>& s) {
   if (!s.accumulating) return adam_plain<kCoupled>(n, p, in, s);
   if (s.first) return adam_accumulating<kCoupled, true, false>(n, p, in, s);
   if (s.last) return adam_accumulating<kCoupled, false, true>(n, p, in, s);
@@ -155,22 +255,22 @@ void adam_with(size_t n, const AdamPointers<T>& p, const MixInput<T>& in, const 
 }
 
 template <class T>
-void adam(size_t n, const AdamPointers<T>& p, const MixInput<T>& in, const AdamScalars<T>& s) {
+bool adam(size_t n, const AdamPointers<T>& p, const MixInput<T>& in, const AdamScalars<T>& s) {
   return s.coupled_decay != 0 ? adam_with<true>(n, p, in, s) : adam_with<false>(n, p, in, s);
 }
 
 template <bool kMomentum, class T>
-void sgd_with(size_t n, const SgdPointers<T>& p, const MixInput<T>& in, const SgdScalars<T>& s) {
+bool sgd_with(size_t n, const SgdPointers<T>& p, const MixInput<T>& in, const SgdScalars<T>& s) {
   const SgdScalars<T> c = s;
   const T keep = c.first ? T(0) : c.momentum, add = c.first ? T(1) : c.one_minus_dampening;
   const T from_grad = c.nesterov ? T(1) : T(0), from_buffer = c.nesterov ? c.momentum : T(1);
-  for_lines(n, p.out, in, [=](T* __restrict x, size_t at, auto count) {
-    const T* __restrict g = p.grad + at, * __restrict own = p.own + at;
+  return apply(n, p, in, [=](T* __restrict x, size_t at, auto count, const auto* __restrict g) {
+    const T* own = p.own + at;
     T* __restrict buffer = p.momentum + at;
     fetch_ahead(g);
     if (kMomentum) fetch_ahead(buffer);
     for (size_t i = 0; i < count; ++i) {
-      const T grad = g[i] + c.weight_decay * own[i];
+      const T grad = c.grad_scale * widen(g[i]) + c.weight_decay * own[i];
       if (!kMomentum) {
         x[i] -= c.lr * grad;
         continue;
@@ -183,8 +283,27 @@ void sgd_with(size_t n, const SgdPointers<T>& p, const MixInput<T>& in, const Sg
 }
 
 template <class T>
-void sgd(size_t n, const SgdPointers<T>& p, const MixInput<T>& in, const SgdScalars<T>& s) {
+bool sgd(size_t n, const SgdPointers<T>& p, const MixInput<T>& in, const SgdScalars<T>& s) {
   return s.has_momentum ? sgd_with<true>(n, p, in, s) : sgd_with<false>(n, p, in, s);
+}
+
+// In double, so that no finite float overflows.
+template <class T>
+double squares(size_t n, const T* x) {
+  constexpr size_t kLanes = 16;
+  double lanes[kLanes] = {};
+  size_t at = 0;
+  for (; at + kLanes <= n; at += kLanes) {
+    fetch_ahead(x + at);
+    for (size_t i = 0; i < kLanes; ++i) {
+      const double y = widen(x[at + i]);
+      lanes[i] += y * y;
+    }
+  }
+  double sum = 0;
+  for (; at < n; ++at) sum += static_cast<double>(widen(x[at])) * widen(x[at]);
+  for (const double lane : lanes) sum += lane;
+  return sum;
 }
 
 template <size_t kReads>
@@ -216,6 +335,9 @@ void stream(size_t n, const StreamPointers& p, bool around_caches) {
 
 }  // namespace
 
-const Kernels kKernels{{mix<float>, adam<float>, sgd<float>}, {mix<double>, adam<double>, sgd<double>}, stream};
+const Kernels kKernels{{mix<float>, adam<float>, sgd<float>, squares<float>},
+                       {mix<double>, adam<double>, sgd<double>, squares<double>},
+                       squares<BFloat16>,
+                       stream};
 
 }  // namespace decentcomm::DC_ISA

@@ -2,19 +2,30 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace decentcomm {
 
+struct BFloat16 {
+  uint16_t bits;
+};
+
+// The sum of weight * source over `count` sources of T and `narrow_count` of bfloat16; at least one is of T, unless all
+// there is is bfloat16.
 template <class T>
 struct MixInput {
   const T* const* sources;
   const T* weights;
   size_t count;
+  const BFloat16* const* narrow;
+  const T* narrow_weights;
+  size_t narrow_count;
 };
 
 // Scalars of one tensor's Adam update, folded as far as they can be.
 template <class T>
 struct AdamScalars {
+  T grad_scale;
   T beta1, one_minus_beta1, beta2, one_minus_beta2;
   T step_size;       // lr / (1 - beta1^k)
   T inv_sqrt_bias2;  // 1 / sqrt(1 - beta2^k)
@@ -28,25 +39,37 @@ struct AdamScalars {
 
 template <class T>
 struct SgdScalars {
-  T lr, momentum, one_minus_dampening, weight_decay;
+  T grad_scale, lr, momentum, one_minus_dampening, weight_decay;
   bool has_momentum, first, nesterov;
 };
 
 // All pointers are at the same element of their buffers; n elements.
 template <class T>
-struct AdamPointers {
-  T* out;
+struct Pointers {
+  T* out;          // a slot, written around the caches; with a wire the master, updated in place
+  BFloat16* wire;  // null, or a slot that gets the result rounded
   const T* own;
   const T* grad;
+  const BFloat16* narrow_grad;  // instead of grad
+};
+
+template <class T>
+struct AdamPointers : Pointers<T> {
   T *m, *v, *mean_grad;
 };
 
 template <class T>
-struct SgdPointers {
-  T* out;
-  const T* own;
-  const T* grad;
+struct SgdPointers : Pointers<T> {
   T* momentum;
+};
+
+// Where a mix without update goes; all get the same.
+template <class T>
+struct MixTargets {
+  T* const* outs;
+  size_t out_count;
+  BFloat16* const* wires;
+  size_t wire_count;
 };
 
 // What memory allows: reads, read-modify-writes and one write with next to no arithmetic. For benchmarks.
@@ -60,14 +83,17 @@ struct StreamPointers {
 
 template <class T>
 struct KernelTable {
-  void (*mix)(size_t n, T* const* outs, size_t out_count, const MixInput<T>& in);
-  void (*adam)(size_t n, const AdamPointers<T>& p, const MixInput<T>& in, const AdamScalars<T>& s);
-  void (*sgd)(size_t n, const SgdPointers<T>& p, const MixInput<T>& in, const SgdScalars<T>& s);
+  void (*mix)(size_t n, const MixTargets<T>& to, const MixInput<T>& in);
+  // False if a new parameter is not finite.
+  bool (*adam)(size_t n, const AdamPointers<T>& p, const MixInput<T>& in, const AdamScalars<T>& s);
+  bool (*sgd)(size_t n, const SgdPointers<T>& p, const MixInput<T>& in, const SgdScalars<T>& s);
+  double (*squares)(size_t n, const T* x);
 };
 
 struct Kernels {
   KernelTable<float> f32;
   KernelTable<double> f64;
+  double (*narrow_squares)(size_t n, const BFloat16* x);
   void (*stream)(size_t n, const StreamPointers& p, bool around_caches);
 };
 

@@ -36,8 +36,9 @@ inline constexpr uint64_t kMeanChunk = 256 * 1024;  // bytes: some 50 us of work
 
 class Geometry {
  public:
-  // `with_means`: make room for the means of groups.
-  explicit Geometry(std::vector<Bucket> buckets, bool with_means = true);
+  // `mean_scale`: bytes of a mean for each byte of the buffer, 0 if there are no groups; 2 if bfloat16 has float32
+  // means.
+  explicit Geometry(std::vector<Bucket> buckets, uint32_t mean_scale = 1);
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
   uint64_t flat_bytes() const { return flat_bytes_; }
@@ -51,9 +52,13 @@ class Geometry {
   std::byte* slot(std::byte* segment, uint32_t version) const { return segment + slot_offset(version); }
   uint64_t slot_offset(uint32_t version) const { return slots_begin_ + version % kSlots * slot_stride_; }
   std::byte* mean(std::byte* segment, uint32_t step) const;
+  uint32_t mean_scale() const { return mean_scale_; }
+  // Sets all counters and states of a segment to zero, as a new one has them.
+  void clear(std::byte* segment) const;
 
  private:
   std::vector<Bucket> buckets_;
+  uint32_t mean_scale_;
   std::vector<uint64_t> first_chunk_;
   uint64_t total_chunks_ = 0, flat_bytes_ = 0, slot_stride_ = 0, slots_begin_ = 0, segment_bytes_ = 0;
 };

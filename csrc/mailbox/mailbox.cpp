@@ -29,6 +29,14 @@ BucketCounters& Mailbox::counters(uint32_t rank, uint32_t bucket) const {
   return geometry_.counters(segments_[rank], bucket);
 }
 
+void Mailbox::restart(uint32_t version) {
+  geometry_.clear(segments_[rank_]);
+  for (uint32_t b = 0; b < geometry_.buckets().size(); ++b) {
+    if (version > 0) release(b, version - 1);
+    publish(b, version);
+  }
+}
+
 void Mailbox::publish(uint32_t bucket, uint32_t version) { counters(rank_, bucket).published.advance(version + 1); }
 
 void Mailbox::release(uint32_t bucket, uint32_t step) {
@@ -44,21 +52,24 @@ Incoming Mailbox::collect(uint32_t bucket, uint32_t step, const StepPlan& plan, 
   incoming.own = slot(step) + range.offset;
   incoming.target = slot(step + 1) + range.offset;
   incoming.bytes = range.bytes;
-  if (plan.own_weight != 0) incoming.sources.push_back({incoming.own, plan.own_weight, rank_, step});
+  incoming.element = element_;
+  const double own_weight = plan.own_weight - (element_ == Element::kBFloat16 ? 1 : 0);
+  if (own_weight != 0) incoming.sources.push_back({incoming.own, own_weight, rank_, step, element_});
   if (staleness > 0) {
     collect_newest(bucket, step, plan, staleness, incoming);
     return incoming;
   }
   for (const auto& [rank, weight] : plan.direct) {
     await(counters(rank, bucket).published, step + 1, rank, bucket, step, "published");
-    incoming.sources.push_back({slot_of(rank, step) + range.offset, weight, rank, step});
+    incoming.sources.push_back({slot_of(rank, step) + range.offset, weight, rank, step, element_});
   }
   for (const auto& [members, weight] : plan.means) {
     for (const uint32_t rank : members)
       if (rank != rank_) await(counters(rank, bucket).published, step + 1, rank, bucket, step, "published");
     std::byte* mean = geometry_.mean(segments_[members.front()], step);
-    make_mean(bucket, step, members, {mean});
-    incoming.sources.push_back({mean + range.offset, weight, members.front(), step});
+    make_mean(bucket, step, members, {mean}, mean_element());
+    incoming.sources.push_back(
+        {mean + range.offset * geometry_.mean_scale(), weight, members.front(), step, mean_element()});
   }
   if (step > 0) {  // the next version overwrites step-1's
     for (const uint32_t rank : previous.readers)
@@ -81,7 +92,7 @@ void Mailbox::collect_newest(uint32_t bucket, uint32_t step, const StepPlan& pla
                         " for readers of its bucket " + std::to_string(bucket) +
                         ", which did not release it; did one die?");
   for (const auto& [rank, weight] : read)
-    incoming.sources.push_back(rank == rank_ ? Source{incoming.own, weight, rank_, step}
+    incoming.sources.push_back(rank == rank_ ? Source{incoming.own, weight, rank_, step, element_}
                                              : pin_newest(rank, bucket, weight));
 }
 
@@ -95,7 +106,7 @@ Source Mailbox::pin_newest(uint32_t rank, uint32_t bucket, double weight) {
     pins.pin();
     if (owner.published.value.load() - 1 == version) {
       pinned_[bucket].push_back(&pins);
-      return {slot_of(rank, version) + geometry_.buckets()[bucket].offset, weight, rank, version};
+      return {slot_of(rank, version) + geometry_.buckets()[bucket].offset, weight, rank, version, element_};
     }
     pins.unpin();
   }
@@ -109,11 +120,11 @@ void Mailbox::average(uint32_t bucket, uint32_t step, const std::vector<uint32_t
     await(counters(rank, bucket).published, step + 1, rank, bucket, step, "published");
     if (step > 0) await(counters(rank, bucket).released, step, rank, bucket, step, "released");
   }
-  make_mean(bucket, step, members, targets);
+  make_mean(bucket, step, members, targets, element_);
 }
 
 void Mailbox::make_mean(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members,
-                        const std::vector<std::byte*>& targets) {
+                        const std::vector<std::byte*>& targets, Element target_element) {
   std::byte* leader = segments_[members.front()];
   const uint64_t chunks = geometry_.chunks(bucket);
   // Readers start at different places, so that they seldom want the same chunk.
@@ -125,7 +136,7 @@ void Mailbox::make_mean(uint32_t bucket, uint32_t step, const std::vector<uint32
     if (static_cast<int32_t>(seen - claimed(step)) >= 0) continue;
     if (!state.value.compare_exchange_strong(seen, claimed(step))) continue;
     claimer.store(rank_, std::memory_order_relaxed);
-    mean_chunk(bucket, step, members, targets, chunk);
+    mean_chunk(bucket, step, members, targets, target_element, chunk);
     state.advance(done(step));
   }
   for (uint64_t chunk = 0; chunk < chunks; ++chunk) {
@@ -135,16 +146,18 @@ void Mailbox::make_mean(uint32_t bucket, uint32_t step, const std::vector<uint32
 }
 
 void Mailbox::mean_chunk(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members,
-                         const std::vector<std::byte*>& targets, uint64_t chunk) const {
+                         const std::vector<std::byte*>& targets, Element target_element, uint64_t chunk) const {
   const Bucket& range = geometry_.buckets()[bucket];
+  const uint64_t scale = size_of(target_element) / size_of(element_);
   const uint64_t begin = range.offset + chunk * kMeanChunk;
   Incoming mix;
-  mix.bytes = std::min(kMeanChunk, range.offset + range.bytes - begin);
-  mix.target = targets.front() + begin;
-  for (size_t i = 1; i < targets.size(); ++i) mix.more_targets.push_back(targets[i] + begin);
+  mix.element = target_element;
+  mix.bytes = std::min(kMeanChunk, range.offset + range.bytes - begin) * scale;
+  mix.target = targets.front() + begin * scale;
+  for (size_t i = 1; i < targets.size(); ++i) mix.more_targets.push_back(targets[i] + begin * scale);
   for (const uint32_t rank : members)
-    mix.sources.push_back({slot_of(rank, step) + begin, 1.0 / members.size(), rank, step});
-  weighted_mix(element_, mix, 1);
+    mix.sources.push_back({slot_of(rank, step) + begin, 1.0 / members.size(), rank, step, element_});
+  weighted_mix(mix, 1);
 }
 
 void Mailbox::await(Counter& counter, uint32_t target, uint32_t rank, uint32_t bucket, uint32_t step,

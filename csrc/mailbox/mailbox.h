@@ -51,9 +51,15 @@ class Mailbox {
   // Where another rank's are. The caller must know that it is published and stays.
   const std::byte* slot_of(uint32_t rank, uint32_t version) const { return geometry_.slot(segments_[rank], version); }
 
+  // Starts anew at `version`, whatever was before: this rank's slot of it is complete. All ranks do it between two
+  // barriers, while none is in a step.
+  void restart(uint32_t version);
+
   // The bucket is complete as `version`. Never blocks.
   void publish(uint32_t bucket, uint32_t version);
 
+  // Of bfloat16 the weights add up to 0, see Incoming.
+  //
   // Waits until what `plan` needs for `step` is there and the slot for the next version is free. `previous` is the plan
   // of step-1. Throws DeadlineError.
   //
@@ -84,9 +90,11 @@ class Mailbox {
   // Computes the chunks of the members' mean that nobody has claimed yet and waits for the others; a chunk goes to the
   // same place in each target.
   void make_mean(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members,
-                 const std::vector<std::byte*>& targets);
+                 const std::vector<std::byte*>& targets, Element target_element);
   void mean_chunk(uint32_t bucket, uint32_t step, const std::vector<uint32_t>& members,
-                  const std::vector<std::byte*>& targets, uint64_t chunk) const;
+                  const std::vector<std::byte*>& targets, Element target_element, uint64_t chunk) const;
+  // Means of bfloat16 are kept in float32: they are read by all, and rounding them again would move everyone's mean.
+  Element mean_element() const { return element_ == Element::kBFloat16 ? Element::kFloat32 : element_; }
 
   uint32_t rank_;
   std::vector<std::byte*> segments_;

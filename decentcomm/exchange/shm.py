@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from decentcomm._C import Element, Environment, Geometry, Incoming, Mailbox, Segment, StepPlan, weighted_mix
+from decentcomm._C import Element, Environment, Geometry, Incoming, Mailbox, Segment, StepPlan
 from decentcomm._world import LONGEST_TIMEOUT, World
 from decentcomm.control import Control
-from decentcomm.errors import ConfigError, DisagreementError, UnsupportedError
+from decentcomm.errors import ConfigError, UnsupportedError
 from decentcomm.exchange.plan import RankPlan, rank_plan, uses_means
 from decentcomm.topology import Topology
 
-ELEMENTS = {torch.float32: Element.float32, torch.float64: Element.float64}
+ELEMENTS = {torch.float32: Element.float32, torch.float64: Element.float64, torch.bfloat16: Element.bfloat16}
 
 
 class ShmExchange:
@@ -29,10 +29,10 @@ class ShmExchange:
 
     Args:
         world: This rank's place; all ranks must be on one host.
-        control: Used at start-up and by `mean`.
+        control: Used at start-up.
         topology: Who mixes with whom.
         buckets: Bytes of each bucket, multiples of 64.
-        dtype: float32 or float64.
+        dtype: float32, float64 or bfloat16.
         timeout: Seconds after which a wait is an error; default: DECENTCOMM_TIMEOUT, else 300.
     """
 
@@ -47,7 +47,8 @@ class ShmExchange:
     ) -> None:
         self._world, self._control, self._topology, self._dtype = world, control, topology, dtype
         offsets = np.cumsum([0, *buckets]).tolist()
-        self._geometry = Geometry(list(zip(offsets, buckets, strict=False)), uses_means(topology))
+        mean_scale = 0 if not uses_means(topology) else 2 if dtype == torch.bfloat16 else 1
+        self._geometry = Geometry(list(zip(offsets, buckets, strict=False)), mean_scale)
         self._segments = attach_all(self._geometry.segment_bytes, world, control)
         settings = Environment.get()
         seconds = settings.timeout_seconds if timeout is None else timeout
@@ -70,12 +71,15 @@ class ShmExchange:
             )
             for version in (0, 1)
         ]
-        self._scratch: Segment | None = None
         self._plans: dict[int, tuple[RankPlan, StepPlan]] = {}
 
     def flat(self, version: int) -> torch.Tensor:
         """This rank's slot for a version; versions v and v+2 share one."""
         return self._slots[version % 2]
+
+    def restart(self, version: int) -> None:
+        """See `Exchange`."""
+        self._mailbox.restart(version)
 
     def publish(self, bucket: int, version: int) -> None:
         """See `Exchange`."""
@@ -97,30 +101,6 @@ class ShmExchange:
         self._mailbox.average(bucket, step, range(self._world.size))
         self._mailbox.publish(bucket, step + 1)
         self._mailbox.release(bucket, step)
-
-    def mean(self, version: int) -> torch.Tensor:
-        """The mean over all ranks of `version`, which all must have published and not yet overwritten. Collective."""
-        if self._world.size == 1:
-            return self.flat(version).clone()
-        if self._scratch is None:
-            self._scratch = share(self._geometry.flat_bytes, self._world, self._control)
-        versions = [int(v) for v in self._control.all_gather(str(version).encode())]
-        if len(set(versions)) > 1:
-            raise DisagreementError(
-                f"ranks are at different steps, {versions}: the mean model needs all at the same one"
-            )
-        # Each rank makes its share, then everyone copies all.
-        out = torch.frombuffer(self._scratch, dtype=self._dtype)
-        lines, rank, size = self._geometry.flat_bytes // 64, self._world.rank, self._world.size
-        begin, end = lines * rank // size * 64, lines * (rank + 1) // size * 64
-        if end > begin:
-            sources = [(self._mailbox.slot_address(r, version) + begin, 1.0 / size) for r in range(size)]
-            share_of = Incoming(own=0, target=out.data_ptr() + begin, bytes=end - begin, sources=sources)
-            weighted_mix(ELEMENTS[self._dtype], share_of, torch.get_num_threads())
-        self._control.all_gather(b"")
-        mean = out.clone()
-        self._control.all_gather(b"")
-        return mean
 
     def bytes_received(self, step: int) -> int:
         """One model for each rank or mean that is read."""

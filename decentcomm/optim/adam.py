@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 import torch
 from torch.optim.optimizer import ParamsT
 
-from decentcomm._C import AdamSettings, Incoming, TensorTable, mix_adam
-from decentcomm.optim.base import Decentralized, Partition
+from decentcomm._C import AdamSettings, Incoming, mix_adam
+from decentcomm.optim.base import Decentralized
 from decentcomm.optim.checks import require_range
+from decentcomm.optim.partition import Partition
 
 
 class DAdam(Decentralized):
@@ -27,7 +28,7 @@ class DAdam(Decentralized):
         eps: Added to the square root of the second moment.
         weight_decay: Coefficient of the decay.
         accumulate: s of AccumAdam: the moments are updated every s steps. Published: 4 at 8 workers, 8 at 16 and 32.
-        options: Of `Decentralized`: topology, module, bucket_bytes, timeout.
+        options: Of `Decentralized`: topology, module, wire_dtype, max_grad_norm, in_backward and more.
     """
 
     DECOUPLED: ClassVar[bool] = False
@@ -60,7 +61,7 @@ class DAdam(Decentralized):
         names = ("exp_avg", "exp_avg_sq")
         return (*names, "mean_grad") if self.accumulate > 1 else names
 
-    def _update(self, part: Partition, bucket: int, incoming: Incoming, table: TensorTable) -> None:
+    def _update(self, part: Partition, bucket: int, incoming: Incoming, grad_scale: float) -> bool:
         settings = [
             AdamSettings(
                 float(g["lr"]), float(g["betas"][0]), float(g["betas"][1]), g["eps"], g["weight_decay"], self.DECOUPLED
@@ -68,9 +69,9 @@ class DAdam(Decentralized):
             for g in self.param_groups
         ]
         mean, square, mean_grad = (part.state_pointer(n, bucket) for n in ("exp_avg", "exp_avg_sq", "mean_grad"))
-        mix_adam(
-            part.element, incoming, table, settings, mean, square, mean_grad, self.accumulate, torch.get_num_threads()
-        )
+        master, threads = part.master_pointer(bucket), torch.get_num_threads()
+        state = (mean, square, mean_grad, self.accumulate)
+        return mix_adam(incoming, part.table(bucket), settings, *state, master, grad_scale, threads)
 
 
 class DAdamW(DAdam):

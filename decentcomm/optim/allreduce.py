@@ -18,8 +18,9 @@ from decentcomm.errors import DisagreementError
 from decentcomm.exchange.base import seconds_waited
 from decentcomm.exchange.shm import ShmExchange
 from decentcomm.optim.agreement import group_settings
-from decentcomm.optim.base import BUCKET_BYTES, names_of, start_equal
+from decentcomm.optim.base import BUCKET_BYTES
 from decentcomm.optim.flat import FlatLayout
+from decentcomm.optim.start import names_of, start_equal
 
 
 class AllReduce(torch.optim.Optimizer):
@@ -44,7 +45,14 @@ class AllReduce(torch.optim.Optimizer):
         dtypes = start_equal(name, every, names, module, group_settings(self.param_groups))
         self._layouts = [FlatLayout([every[i] for i in indices], BUCKET_BYTES) for indices in dtypes]
         self._exchanges = [
-            ShmExchange(world, self._control, complete, layout.buckets, layout.dtype, timeout)
+            ShmExchange(
+                world,
+                self._control,
+                complete,
+                [n * layout.dtype.itemsize for n in layout.buckets],
+                layout.dtype,
+                timeout,
+            )
             for layout in self._layouts
         ]
 

@@ -9,25 +9,32 @@ from __future__ import annotations
 
 import hashlib
 import os
-import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from torch.autograd.graph import increment_version
 from torch.optim.optimizer import ParamsT
 
 from decentcomm import topology as topologies
-from decentcomm._C import Incoming, TensorTable
+from decentcomm._C import Incoming
 from decentcomm._world import control, init
-from decentcomm.errors import UnsupportedError
-from decentcomm.exchange import Exchange, ShmExchange
+from decentcomm.errors import ConfigError, DisagreementError, UnsupportedError
+from decentcomm.exchange import ShmExchange, mean_over_ranks
 from decentcomm.exchange.base import seconds_waited
-from decentcomm.exchange.shm import ELEMENTS, broadcast
-from decentcomm.optim.agreement import describe, group_settings, require_agreement
-from decentcomm.optim.flat import FlatLayout, by_dtype, is_dense
+from decentcomm.monitor import WaitWatch
+from decentcomm.optim import buffers as module_buffers
+from decentcomm.optim import saving
+from decentcomm.optim.agreement import group_settings
+from decentcomm.optim.backward import InBackward
+from decentcomm.optim.checks import require_range
+from decentcomm.optim.ddp import QuietDDP
+from decentcomm.optim.flat import FlatLayout
+from decentcomm.optim.gradients import NONFINITE, Gradients
+from decentcomm.optim.join import joined
+from decentcomm.optim.partition import Partition
+from decentcomm.optim.start import names_of, start_equal
 from decentcomm.topology import Topology
 
 DEFAULT_TOPOLOGY = "one-peer-exponential"
@@ -36,80 +43,12 @@ DEFAULT_TOPOLOGY = "one-peer-exponential"
 BUCKET_BYTES = 25 * 2**20
 
 
-class Partition:
-    """The parameters of one dtype: their flat buffer, its exchange, and the optimizer's state beside it."""
-
-    def __init__(self, layout: FlatLayout, groups: list[int], exchange: Exchange, state_names: tuple[str, ...]) -> None:
-        self.layout, self.exchange, self.element = layout, exchange, ELEMENTS[layout.dtype]
-        self.views = [layout.views(exchange.flat(version)) for version in (0, 1)]
-        self.steps = torch.zeros(len(layout.params))
-        self.state = {name: torch.zeros(layout.size, dtype=layout.dtype) for name in state_names}
-        self.state_views = {name: layout.views(flat) for name, flat in self.state.items()}
-        self.buckets = range(len(layout.buckets))
-        self._warned = False
-        self._places = [layout.bucket_places(b) for b in self.buckets]
-        self._tables = [
-            TensorTable(
-                [p.offset - layout.bucket_begin(b) for p in places],
-                [p.count for p in places],
-                [groups[p.index] for p in places],
-            )
-            for b, places in enumerate(self._places)
-        ]
-
-    def point_to(self, version: int) -> None:
-        """Make the parameters views of the slot that holds `version`."""
-        for p, view in zip(self.layout.params, self.views[version % 2], strict=True):
-            p.data = view
-            increment_version(p)  # so that backward through an older graph is refused, as after any optimizer's step
-        self._versions = [p._version for p in self.layout.params]
-
-    def require_own(self, version: int, names: Mapping[int, str]) -> None:
-        """Raise if a parameter was pointed elsewhere; warn, once, if it was written to since it was published."""
-        for p, view, seen in zip(self.layout.params, self.views[version % 2], self._versions, strict=True):
-            if p.data_ptr() != view.data_ptr():
-                raise UnsupportedError(
-                    f"{names[id(p)]} is no longer where this optimizer put it: was it moved, converted "
-                    "(model.double()) or given to another optimizer? Do that first, then make the optimizer"
-                )
-            if p._version != seen and not self._warned:
-                self._warned = True
-                warnings.warn(
-                    f"{names[id(p)]} was changed in place between steps, while neighbours may be reading it: "
-                    "they mix the old or the new value. "
-                    "Change parameters before the optimizer is made, or through gradients",
-                    stacklevel=4,
-                )
-
-    def state_pointer(self, name: str, bucket: int) -> int:
-        """Address of a bucket in a state buffer; 0 if this optimizer has no such buffer."""
-        flat = self.state.get(name)
-        return 0 if flat is None else flat.data_ptr() + self.layout.bucket_begin(bucket) * flat.element_size()
-
-    def take_gradients(self, names: Mapping[int, str]) -> list[torch.Tensor | None]:
-        """Note where the gradients are; returns them, since they must outlive the step."""
-        self._grads = [_readable(p.grad, p, names) for p in self.layout.params]
-        return self._grads
-
-    def count_gradients(self) -> None:
-        """Count a step for every parameter that has a gradient."""
-        grads, self._grads = self._grads, []
-        self.steps += torch.tensor([g is not None for g in grads], dtype=self.steps.dtype)
-        self._steps = self.steps.tolist()
-        self._pointers = [0 if g is None else g.data_ptr() for g in grads]
-
-    def table(self, bucket: int) -> TensorTable:
-        """The tensors of a bucket with the gradients that were taken."""
-        places = self._places[bucket]
-        self._tables[bucket].set([self._pointers[p.index] for p in places], [self._steps[p.index] for p in places])
-        return self._tables[bucket]
-
-
 class Decentralized(torch.optim.Optimizer):
     """Base of the decentralized optimizers. A subclass names its state buffers and calls its kernel.
 
     Construction is collective: parameters (and with `module` its buffers) become equal to rank 0's, and ranks that hold
-    different models or settings are told so.
+    different models or settings are told so. So is the first step, and the first after `load_state_dict` and
+    `add_param_group`: all ranks meet, and go on from what their parameters are then.
 
     Args:
         params: As for any torch optimizer.
@@ -118,7 +57,16 @@ class Decentralized(torch.optim.Optimizer):
         module: The model, if its buffers shall be made equal too and errors shall name parameters as it does.
         bucket_bytes: Size at which a bucket is closed.
         timeout: Seconds after which a wait for a neighbour is an error; default: DECENTCOMM_TIMEOUT, else 300.
+        wire_dtype: torch.bfloat16 halves what float32 parameters send; they and their state stay float32.
+        max_grad_norm: Gradients are scaled down to this norm over all parameters, as clip_grad_norm_ does.
+        nonfinite: What happens if a gradient is NaN or infinite; in either case no neighbour sees it. "raise": an
+            error. "skip": this rank only mixes in this step; costs one more read of the gradients.
+        in_backward: Update and publish each bucket in backward, as soon as its gradients are there, and free them.
+        buffers: What buffers of `module` are inside `averaged()`: "average" over all ranks, or this rank's ("local").
+        wait_warning: Warn, once, when more than this share of the time goes into waiting for neighbours; None: never.
     """
+
+    _step_supports_amp_scaling = True  # GradScaler then calls step() also if it found infinities, and lets us unscale
 
     def __init__(
         self,
@@ -129,7 +77,14 @@ class Decentralized(torch.optim.Optimizer):
         module: torch.nn.Module | None = None,
         bucket_bytes: int = BUCKET_BYTES,
         timeout: float | None = None,
+        wire_dtype: torch.dtype | None = None,
+        max_grad_norm: float | None = None,
+        nonfinite: str = "raise",
+        in_backward: bool = False,
+        buffers: str = "average",
+        wait_warning: float | None = 0.25,
     ) -> None:
+        _check_options(wire_dtype, max_grad_norm, nonfinite, in_backward, buffers)
         super().__init__(params, defaults)
         self._world, self._control = init(), control()
         self.topology = topologies.make(topology) if isinstance(topology, str) else topology
@@ -139,81 +94,159 @@ class Decentralized(torch.optim.Optimizer):
             )
         self.steps = 0
         self._bytes = 0
-        self._averaging, self._failed, self._process = False, "", os.getpid()
-        every = [p for group in self.param_groups for p in group["params"]]
-        names = names_of(self.param_groups, module)
-        settings = {"bucket_bytes": bucket_bytes, **self._settings(), **group_settings(self.param_groups)}
-        dtypes = start_equal(type(self).__name__, every, names, module, settings)
-        group_of = [g for g, group in enumerate(self.param_groups) for _ in group["params"]]
-        self._partitions = [
-            self._partition([every[i] for i in indices], [group_of[i] for i in indices], bucket_bytes, timeout)
-            for indices in dtypes
-        ]
-        self._names = {id(p): name for p, name in zip(every, names, strict=True)}
-        self._control.all_gather(b"")
+        self._met, self._averaging, self._failed, self._process = False, False, "", os.getpid()
+        self._module, self._buffers, self._wire = module, buffers, wire_dtype
+        self._bucket_bytes, self._timeout = bucket_bytes, timeout
+        self._gradients = Gradients(self, max_grad_norm, nonfinite)
+        watch = WaitWatch(wait_warning)
+        self._after_step: list[Callable[[], None]] = [lambda: watch.look(self.steps, self._seconds_waited)]
+        self._names: dict[int, str] = {}
+        self._partitions: list[Partition] = []
+        options: dict[str, Any] = {
+            "bucket_bytes": bucket_bytes,
+            "wire_dtype": wire_dtype,
+            "max_grad_norm": max_grad_norm,
+        }
+        options |= {"nonfinite": nonfinite, "in_backward": in_backward, "buffers": buffers}
+        self._take_in(0, {**options, **self._settings()})
+        self._in_backward = InBackward(self) if in_backward else None
+        self._ddp = QuietDDP(p for part in self._partitions for p in part.layout.params)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Only at construction: the flat buffers are shared with other ranks by then."""
-        if hasattr(self, "_partitions"):
-            raise UnsupportedError("add_param_group after construction is not supported yet: make a new optimizer")
+        """As for any torch optimizer. After construction it is collective: all ranks add the same."""
         super().add_param_group(param_group)
+        if not hasattr(self, "_partitions"):
+            return
+        try:
+            self._take_in(len(self.param_groups) - 1, {})
+        except BaseException:
+            self.param_groups.pop()
+            raise
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refused: a run is not resumed by it yet."""
-        raise UnsupportedError("load_state_dict of a decentralized optimizer is not supported yet")
+    def _take_in(self, first: int, settings: dict[str, Any]) -> None:
+        """Make the parameters of the groups from `first` on equal on all ranks and views of flat buffers."""
+        groups = self.param_groups[first:]
+        every = [p for group in groups for p in group["params"]]
+        group_of = [first + g for g, group in enumerate(groups) for _ in group["params"]]
+        names = names_of(groups, self._module, first)
+        # Whatever else the module has became equal at the start; later it is no longer.
+        module = self._module if first == 0 else None
+        dtypes = start_equal(type(self).__name__, every, names, module, {**settings, **group_settings(groups)})
+        self._names |= {id(p): name for p, name in zip(every, names, strict=True)}
+        for indices in dtypes:
+            params = [every[i] for i in indices]
+            wire = self._wire if params[0].dtype == torch.float32 else None
+            layout = FlatLayout(params, self._bucket_bytes, wire)
+            buckets = [elements * layout.wire.itemsize for elements in layout.buckets]
+            exchange = ShmExchange(self._world, self._control, self.topology, buckets, layout.wire, self._timeout)
+            part = Partition(layout, [group_of[i] for i in indices], exchange, self._state_names(), self._names)
+            self._partitions.append(part)
+        saving.expose(self)
+        self._met = False
 
     @abstractmethod
-    def _update(self, part: Partition, bucket: int, incoming: Incoming, table: TensorTable) -> None:
-        """Mix `incoming` and update one bucket, by one kernel."""
+    def _update(self, part: Partition, bucket: int, incoming: Incoming, grad_scale: float) -> bool:
+        """Mix `incoming` and update one bucket, by one kernel; gradients count times `grad_scale`.
+
+        False if a new parameter is not finite.
+        """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Mix with the neighbours and update, in one pass. Waits only if a neighbour is more than a step behind."""
+        """Mix with the neighbours and update, in one pass. Waits only if a neighbour is more than a step behind.
+
+        Under `torch.amp.GradScaler`, which calls it also if gradients overflowed, this rank then only mixes.
+        """
         self._require_usable()
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._get_ready()
         for part in self._partitions:
-            part.require_own(self.steps, self._names)
-        alive = [part.take_gradients(self._names) for part in self._partitions]
-        try:
-            for part in self._partitions:
-                self._step(part)
-        except BaseException as e:
-            self._failed = f"{type(e).__name__} at step {self.steps}"
-            raise
-        del alive
-        self.steps += 1
+            part.require_own(self.steps)
+        todo = [(part, b) for part in self._partitions for b in part.buckets]
+        if self._in_backward is not None:
+            todo = self._in_backward.left(todo)
+        grad_scale = self._gradients.take(todo)
+        with self._marked():
+            for part, bucket in todo:
+                self._step(part, bucket, grad_scale)
+            self._finish()
         return loss
 
-    def _step(self, part: Partition) -> None:
-        t = self.steps
-        part.count_gradients()
-        for bucket in part.buckets:
-            incoming = part.exchange.collect(bucket, t)
-            self._update(part, bucket, incoming, part.table(bucket))
-            part.exchange.publish(bucket, t + 1)
-            part.exchange.release(bucket, t)
-        part.point_to(t + 1)
-        self._bytes += part.exchange.bytes_received(t)
+    def mix(self) -> None:
+        """A step without gradients: mix with the neighbours, update nothing. Other ranks may call `step` meanwhile."""
+        self._require_usable()
+        self._get_ready()
+        todo = [(part, b) for part in self._partitions for b in part.buckets]
+        with torch.no_grad(), self._marked():
+            for part, bucket in todo:
+                part.drop_gradients(bucket)
+                self._step(part, bucket, 1.0)
+            self._finish()
+
+    def _step(self, part: Partition, bucket: int, grad_scale: float) -> None:
+        """One bucket, whose gradients have been taken."""
+        incoming = part.exchange.collect(bucket, self.steps)
+        if not self._update(part, bucket, incoming, grad_scale):
+            raise self._gradients.complaint([(part, bucket)])
+        part.exchange.publish(bucket, self.steps + 1)
+        part.exchange.release(bucket, self.steps)
+        part.updated(bucket)
+
+    def _finish(self) -> None:
+        """All buckets are updated."""
+        for part in self._partitions:
+            part.point_to(self.steps + 1)
+            self._bytes += part.exchange.bytes_received(self.steps)
+        self.steps += 1
+        if self._in_backward is not None:
+            self._in_backward.arm()
+        self._ddp.stop_looking()
+        for tell in self._after_step:
+            tell()
+
+    def _get_ready(self) -> None:
+        """Before the first step: all ranks meet, and start from what their parameters are now."""
+        if self._met:
+            return
+        self._require_same_step()
+        for part in self._partitions:
+            part.start(self.steps)
+        self._control.all_gather(b"")
+        self._met = True
+
+    def join(self) -> AbstractContextManager[None]:
+        """Ranks may take different numbers of steps inside; whoever is done mixes on until all are. Collective."""
+        self._require_usable()
+        self._get_ready()
+        return joined(self, self._world, self._control, self._timeout)
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """With in_backward: inside, backward only accumulates gradients, for all but the last micro-batch of a step."""
+        if self._in_backward is None:
+            raise UnsupportedError("accumulating() is for in_backward=True: else call backward as often as you like")
+        return self._in_backward.paused()
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Inside the with-block the parameters are the mean over all ranks; afterwards each replica is as it was.
 
-        Collective.
+        So are, with `module` and buffers="average", the model's buffers. Collective.
         """
         self._require_usable()
-        means = [part.layout.views(part.exchange.mean(self.steps)) for part in self._partitions]
-        for part, views in zip(self._partitions, means, strict=True):
-            for p, view in zip(part.layout.params, views, strict=True):
+        means = self._means()
+        restore = module_buffers.average(self._module, self._buffers)
+        for part, mean in zip(self._partitions, means, strict=True):
+            for p, view in zip(part.layout.params, part.layout.views(mean.to(part.layout.dtype)), strict=True):
                 p.data = view
         self._averaging = True
         try:
             yield
         finally:
             self._averaging = False
+            restore()
             for part in self._partitions:
                 part.point_to(self.steps)
 
@@ -221,32 +254,58 @@ class Decentralized(torch.optim.Optimizer):
         """Sum over ranks of |x_i - mean|^2, relative to |mean|^2: 0 if all replicas are equal. Collective."""
         self._require_usable()
         apart = size = 0.0
-        for part in self._partitions:
-            mean = part.exchange.mean(self.steps)
-            apart += float((part.exchange.flat(self.steps) - mean).double().square().sum())
+        for part, mean in zip(self._partitions, self._means(), strict=True):
+            apart += float((part.wide(self.steps) - mean).double().square().sum())
             size += float(mean.double().square().sum())
         total = sum(float(d) for d in self._control.all_gather(repr(apart).encode()))
         return total / size if size > 0 else total
 
     def stats(self) -> dict[str, Any]:
-        """Steps taken, bytes received from other ranks, and seconds waited for each of them."""
-        waited = seconds_waited(part.exchange for part in self._partitions)
-        return {"steps": self.steps, "bytes": self._bytes, "seconds_waited": waited}
+        """Steps taken, bytes received, seconds waited for each rank, steps skipped, and the last gradient norm."""
+        waited = self._seconds_waited()
+        return {"steps": self.steps, "bytes": self._bytes, "seconds_waited": waited, **self._gradients.stats()}
 
-    def _partition(
-        self, params: list[torch.Tensor], groups: list[int], bucket_bytes: int, timeout: float | None
-    ) -> Partition:
-        layout = FlatLayout(params, bucket_bytes)
-        exchange = ShmExchange(self._world, self._control, self.topology, layout.buckets, layout.dtype, timeout)
-        part = Partition(layout, groups, exchange, self._state_names())
-        for p, view in zip(params, part.views[0], strict=True):
-            view.copy_(p.detach())
-        part.point_to(0)
-        for bucket in part.buckets:
-            exchange.publish(bucket, 0)
-        for i, p in enumerate(params):
-            self.state[p] = {"step": part.steps[i], **{name: views[i] for name, views in part.state_views.items()}}
-        return part
+    def _seconds_waited(self) -> dict[int, float]:
+        return seconds_waited(part.exchange for part in self._partitions)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As any torch optimizer's, and where in the topology this rank is. Local to the rank, as is what it holds.
+
+        A run goes on bit for bit if every rank saves this and its model's state at the same step.
+        """
+        return saving.with_steps(super().state_dict(), self.steps)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` or torch's optimizer of the same rule returned; all ranks meet at the next step.
+
+        Parameters are the model's to load, before or after.
+        """
+        self._require_usable()
+        groups, self.steps = saving.load(self, self._partitions, state_dict)
+        super().load_state_dict(groups)
+        saving.expose(self)
+        self._met = False
+
+    def _means(self) -> list[torch.Tensor]:
+        """The mean over all ranks of every partition, in full precision. Collective."""
+        if not self._met:
+            self._get_ready()
+        self._require_same_step()
+        return [mean_over_ranks(part.wide(self.steps)) for part in self._partitions]
+
+    def _require_same_step(self) -> None:
+        steps = [int(s) for s in self._control.all_gather(str(self.steps).encode())]
+        if len(set(steps)) > 1:
+            raise DisagreementError(f"ranks are at different steps, {steps}: all must meet at the same one")
+
+    @contextmanager
+    def _marked(self) -> Iterator[None]:
+        """What fails inside leaves this replica incomplete."""
+        try:
+            yield
+        except BaseException as e:
+            self._failed = f"{type(e).__name__} at step {self.steps}"
+            raise
 
     @abstractmethod
     def _state_names(self) -> tuple[str, ...]:
@@ -272,59 +331,16 @@ class Decentralized(torch.optim.Optimizer):
             )
 
 
-def _readable(grad: torch.Tensor | None, p: torch.Tensor, names: Mapping[int, str]) -> torch.Tensor | None:
-    """The gradient as the kernel reads it: dtype and strides of the parameter; copied only if it is not so already."""
-    if grad is None:
-        return None
-    if grad.layout != torch.strided:
-        raise UnsupportedError(f"{names[id(p)]} has a {grad.layout} gradient; only dense ones are supported")
-    if grad.dtype == p.dtype and grad.stride() == p.stride():
-        return grad
-    return torch.empty_strided(p.shape, p.stride(), dtype=p.dtype).copy_(grad)
-
-
-def start_equal(
-    optimizer: str,
-    params: list[torch.Tensor],
-    names: list[str],
-    module: torch.nn.Module | None,
-    settings: dict[str, Any],
-) -> list[list[int]]:
-    """Compare with all ranks, then make parameters and buffers equal to rank 0's; indices by dtype. Collective."""
-    others = other_tensors(params, module)
-    dtypes: list[list[int]] = []
-    problem = ""
-    try:
-        dtypes = by_dtype(params, names)
-        for name, tensor in others.items():
-            if tensor.layout != torch.strided or not is_dense(tensor):
-                raise UnsupportedError(
-                    f"{name} is not a dense tensor (strides {tensor.stride()}); make it .contiguous()"
-                )
-    except UnsupportedError as e:
-        problem = str(e)  # told to all ranks, so that none waits for this one
-    every = [*params, *others.values()]
-    own = describe(every, [*names, *others], {"optimizer": optimizer, **settings}, problem)
-    require_agreement(own, control())
-    broadcast(every, init(), control())
-    return dtypes
-
-
-def other_tensors(params: list[torch.Tensor], module: torch.nn.Module | None) -> dict[str, torch.Tensor]:
-    """Buffers and parameters of the module that the optimizer was not given: to be made equal at the start."""
-    if module is None:
-        return {}
-    known = set(map(id, params))
-    both = [*module.named_parameters(), *module.named_buffers()]
-    return {f"{name} (not optimized)": t for name, t in both if id(t) not in known}
-
-
-def names_of(groups: list[dict[str, Any]], module: torch.nn.Module | None) -> list[str]:
-    """What to call each parameter in errors: the name given with it, the module's, or its number."""
-    known = {} if module is None else {id(p): name for name, p in module.named_parameters()}
-    names = []
-    for g, group in enumerate(groups):
-        given = group.get("param_names", [None] * len(group["params"]))
-        for i, (p, name) in enumerate(zip(group["params"], given, strict=True)):
-            names.append(name or known.get(id(p), f"parameter {i} of group {g}"))
-    return names
+def _check_options(
+    wire_dtype: torch.dtype | None, max_grad_norm: float | None, nonfinite: str, in_backward: bool, buffers: str
+) -> None:
+    if wire_dtype not in (None, torch.float32, torch.bfloat16):
+        raise ConfigError(f"wire_dtype={wire_dtype} must be torch.bfloat16, or None for the dtype of the parameters")
+    if nonfinite not in NONFINITE:
+        raise ConfigError(f"nonfinite={nonfinite!r} must be one of {NONFINITE}")
+    if buffers not in module_buffers.POLICIES:
+        raise ConfigError(f"buffers={buffers!r} must be one of {module_buffers.POLICIES}")
+    if max_grad_norm is not None:
+        require_range("max_grad_norm", max_grad_norm, 0.0)
+        if in_backward:
+            raise ConfigError("max_grad_norm needs all gradients before the first update: not with in_backward=True")

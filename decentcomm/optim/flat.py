@@ -29,29 +29,35 @@ class FlatLayout:
 
     Args:
         params: The parameters, in order of use.
-        bucket_bytes: A bucket is closed when it has reached this size.
+        bucket_bytes: A bucket is closed when it has reached this size, in the dtype of the parameters.
+        wire: The dtype in which they travel, if another.
+
+    Attributes:
+        buckets: Elements of each bucket.
+        size: Elements in all.
     """
 
-    def __init__(self, params: Sequence[torch.Tensor], bucket_bytes: int) -> None:
+    def __init__(self, params: Sequence[torch.Tensor], bucket_bytes: int, wire: torch.dtype | None = None) -> None:
         self.params = list(params)
         self.dtype = self.params[0].dtype
-        item = self.dtype.itemsize
+        self.wire = wire or self.dtype
+        line = LINE // min(self.dtype.itemsize, self.wire.itemsize)
         self.places: list[Place] = []
         self.buckets: list[int] = []
         offset = filled = 0
         for index in reversed(range(len(self.params))):
             count = self.params[index].numel()
-            padded = -(-max(count, 1) * item // LINE) * LINE
-            self.places.append(Place(index, len(self.buckets), offset // item, count))
+            padded = -(-max(count, 1) // line) * line
+            self.places.append(Place(index, len(self.buckets), offset, count))
             offset += padded
             filled += padded
-            if filled >= bucket_bytes:
+            if filled * self.dtype.itemsize >= bucket_bytes:
                 self.buckets.append(filled)
                 filled = 0
         if filled:
             self.buckets.append(filled)
         self.places.sort(key=lambda place: place.index)
-        self.size = offset // item
+        self.size = offset
 
     def bucket_places(self, bucket: int) -> list[Place]:
         """The parameters of a bucket, in the order in which they lie."""
@@ -59,7 +65,7 @@ class FlatLayout:
 
     def bucket_begin(self, bucket: int) -> int:
         """First element of a bucket."""
-        return sum(self.buckets[:bucket]) // self.dtype.itemsize
+        return sum(self.buckets[:bucket])
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """A view of `flat` for each parameter, with the parameter's shape and strides."""
@@ -85,7 +91,8 @@ def by_dtype(params: Iterable[torch.Tensor], names: Sequence[str]) -> list[list[
                 f"{name} is on {p.device}: this version trains on CPUs; move the model with .to('cpu')"
             )
         if p.dtype not in ELEMENTS:
-            raise UnsupportedError(f"{name} is {p.dtype}: float32 and float64 are supported; convert it with .float()")
+            supported = "float32, float64 and bfloat16 are supported"
+            raise UnsupportedError(f"{name} is {p.dtype}: {supported}; convert it with .float()")
         if p.layout != torch.strided or not is_dense(p):
             raise UnsupportedError(f"{name} is not a dense tensor (strides {p.stride()}); make it .contiguous()")
         groups.setdefault(p.dtype, []).append(i)

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch.optim.optimizer import ParamsT
 
-from decentcomm._C import Incoming, SgdSettings, TensorTable, mix_sgd
+from decentcomm._C import Incoming, SgdSettings, mix_sgd
 from decentcomm.errors import ConfigError, UnsupportedError
-from decentcomm.optim.base import Decentralized, Partition
+from decentcomm.optim.base import Decentralized
 from decentcomm.optim.checks import require_range
+from decentcomm.optim.partition import Partition
 
 
 class DSGD(Decentralized):
@@ -23,7 +24,7 @@ class DSGD(Decentralized):
         dampening: Dampening of momentum.
         weight_decay: Added to the gradient, times the own parameters.
         nesterov: Nesterov momentum; needs momentum and no dampening.
-        options: Of `Decentralized`: topology, module, bucket_bytes, timeout.
+        options: Of `Decentralized`: topology, module, wire_dtype, max_grad_norm, in_backward and more.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class DSGD(Decentralized):
     def _state_names(self) -> tuple[str, ...]:
         return ("momentum_buffer",) if any(g["momentum"] != 0 for g in self.param_groups) else ()
 
-    def _update(self, part: Partition, bucket: int, incoming: Incoming, table: TensorTable) -> None:
+    def _update(self, part: Partition, bucket: int, incoming: Incoming, grad_scale: float) -> bool:
         settings = [
             SgdSettings(float(g["lr"]), g["momentum"], g["dampening"], g["weight_decay"], g["nesterov"])
             for g in self.param_groups
@@ -62,4 +63,5 @@ class DSGD(Decentralized):
         momentum = part.state_pointer("momentum_buffer", bucket)
         if not momentum and any(g["momentum"] != 0 for g in self.param_groups):
             raise UnsupportedError("momentum was 0 when this optimizer was made and cannot be raised later")
-        mix_sgd(part.element, incoming, table, settings, momentum, torch.get_num_threads())
+        master, threads = part.master_pointer(bucket), torch.get_num_threads()
+        return mix_sgd(incoming, part.table(bucket), settings, momentum, master, grad_scale, threads)

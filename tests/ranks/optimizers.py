@@ -226,8 +226,10 @@ def misuse() -> dict[str, object]:
     for p in net.parameters():
         p.grad = torch.ones_like(p)
     optimizer.step()
-    said["group"] = refusal(lambda: optimizer.add_param_group({"params": [param(2)]}))
-    said["load"] = refusal(lambda: optimizer.load_state_dict(optimizer.state_dict()))
+    adam = dc.optim.DAdamW([param(2), param(3)])
+    sgd = dc.optim.DSGD([param(2), param(3)], momentum=0.9)
+    said["load"] = refusal(lambda: adam.load_state_dict(sgd.state_dict()))
+    said["load less"] = refusal(lambda: adam.load_state_dict(dc.optim.DAdamW([param(2)]).state_dict()))
     optimizer.param_groups[0]["momentum"] = 0.9
     said["momentum"] = refusal(optimizer.step)
     said["after a failure"] = refusal(optimizer.step)
@@ -270,7 +272,7 @@ def misuse() -> dict[str, object]:
 
 def one_bad() -> dict[str, str]:
     """Rank 1 alone has a parameter that cannot be held: all are told, none waits."""
-    p = torch.nn.Parameter(torch.zeros(4, dtype=torch.bfloat16 if dc.world().rank == 1 else torch.float32))
+    p = torch.nn.Parameter(torch.zeros(4, dtype=torch.float16 if dc.world().rank == 1 else torch.float32))
     return {"error": refusal(lambda: dc.optim.DSGD([p], lr=0.1))}
 
 
@@ -300,6 +302,7 @@ def ahead() -> dict[str, object]:
 
     thread = threading.Thread(target=tick)
     thread.start()
+    optimizer.step()  # all ranks meet at the first
     start, cpu = time.monotonic(), time.process_time()
     for _ in range(8):
         if slow:
