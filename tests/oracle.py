@@ -10,8 +10,8 @@ import torch
 
 from decentcomm.topology import Topology
 
-Gradient = Callable[[int, int, torch.Tensor], torch.Tensor]
-"""(rank, step, parameters) -> gradient."""
+Gradient = Callable[[int, int, torch.Tensor], torch.Tensor | None]
+"""(rank, step, parameters) -> gradient, or None."""
 
 
 @dataclass
@@ -65,11 +65,30 @@ class Sgd:
         return mixed - self.lr * g
 
 
-def train(topology: Topology, rule: Adam | Sgd, start: torch.Tensor, gradient: Gradient, steps: int) -> torch.Tensor:
-    """x(t+1) = W(t) x(t) - update, for all ranks at once; returns one row a rank."""
-    x = start.double().repeat(topology.size, 1)
-    for t in range(steps):
-        mixed = torch.from_numpy(topology.matrix(t)) @ x
-        rows = [rule.update(r, t + 1, x[r], mixed[r], gradient(r, t, x[r])) for r in range(topology.size)]
+def train(
+    topology: Topology,
+    rule: Adam | Sgd,
+    start: torch.Tensor,
+    gradient: Gradient,
+    steps: int,
+    *,
+    first: int = 0,
+    wire: torch.dtype | None = None,
+) -> torch.Tensor:
+    """x(t+1) = W(t) x(t) - update, for all ranks at once; returns one row a rank.
+
+    Without a gradient a row is only mixed. The topology starts at step `first`. With a wire dtype x + (W - 1) q(x) is
+    mixed, q rounding to it.
+    """
+    x = start.double().repeat(topology.size, 1) if start.dim() == 1 else start.double()
+    updates = [0] * topology.size
+    for t in range(first, first + steps):
+        w = torch.from_numpy(topology.matrix(t))
+        mixed = w @ x if wire is None else x + (w - torch.eye(topology.size)) @ x.to(wire).double()
+        rows = []
+        for r in range(topology.size):
+            g = gradient(r, t, x[r])
+            updates[r] += g is not None
+            rows.append(mixed[r] if g is None else rule.update(r, updates[r], x[r], mixed[r], g.double()))
         x = torch.stack(rows)
     return x

@@ -1,6 +1,7 @@
 """Fused kernels against a plain fp64 computation: every instruction set, number of sources, option and awkward size."""
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.launching import clean_environment, run
 ROOT = Path(__file__).parent.parent
 SIZES = [1, 15, 16, 17, 63, 1000, 300_001]
 DTYPES = {torch.float32: (_C.Element.float32, 2e-6), torch.float64: (_C.Element.float64, 1e-14)}
+ELEMENTS = {torch.bfloat16: _C.Element.bfloat16, **{dtype: element for dtype, (element, _) in DTYPES.items()}}
 
 
 def aligned(n: int, dtype: torch.dtype) -> torch.Tensor:
@@ -138,9 +140,90 @@ def test_what_cannot_be_is_refused() -> None:
 
 @pytest.mark.parametrize("isa", [s for s in _C.instruction_sets()])
 def test_every_instruction_set(isa: str) -> None:
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "mixing or mix_and"]
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        __file__,
+        "-k",
+        "mixing or mix_and or squares or finite",
+    ]
     done = run(argv, env=clean_environment(DECENTCOMM_ISA=isa, PYTHONPATH=str(ROOT)))
     assert done.returncode == 0, done.stdout
     code = "import json; from decentcomm._C import Environment; print(json.dumps(Environment.get().instruction_set))"
     chosen = run([sys.executable, "-c", code], env=clean_environment(DECENTCOMM_ISA=isa))
     assert json.loads(chosen.stdout) == isa
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    return x.view(torch.int16)
+
+
+@pytest.mark.parametrize("n", [1, 15, 16, 33, 1003])
+def test_mixing_in_bfloat16_rounds_as_torch_does(n: int) -> None:
+    special = torch.tensor([0.0, -0.0, 1.0, 1.00390625, 1.01171875, 3.3895e38, -3.4e38, 1e-40, 65504.0])
+    wide = torch.cat([special, torch.randn(1003, generator=torch.Generator().manual_seed(1))])[:n]
+    own, target = aligned(n, torch.bfloat16), aligned(n, torch.bfloat16)
+    master = aligned(n, torch.float32).copy_(wide)
+    table = _C.TensorTable([0], [n], [0], _C.Element.float32)
+    table.set([0], [0.0], [True])  # frozen: the target gets the rounded master, which stays as it is
+    into = _C.Incoming(_C.Element.bfloat16, own.data_ptr(), target.data_ptr(), 2 * n, [(own.data_ptr(), 1.0)])
+    _C.mix_sgd(into, table, [_C.SgdSettings(0.1, 0, 0, 0, False)], 0, master.data_ptr(), 1.0, 1)
+    assert torch.equal(bits(target), bits(wide.bfloat16()))
+    assert torch.equal(master, wide)
+
+
+@pytest.mark.parametrize("grad_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("k", [0, 1, 3])
+def test_mix_and_adam_through_a_master(k: int, grad_dtype: torch.dtype) -> None:
+    n, scale = 1003, 0.5
+    wires = [random(n, torch.bfloat16, 100 + j) for j in range(k + 1)]
+    weights = [1 / (k + 1) - 1, *[1 / (k + 1)] * k]
+    target, master = aligned(n, torch.bfloat16), random(n, torch.float32, 7)
+    m, v = aligned(n, torch.float32), aligned(n, torch.float32)
+    table = _C.TensorTable([0], [n], [0], ELEMENTS[grad_dtype])
+    rule = oracle.Adam(0.01, (0.9, 0.99), 1e-8, 0.1)
+    for t in range(1, 5):
+        grad = random(n, grad_dtype, t)
+        table.set([grad.data_ptr()], [t], [False])
+        own = master.double()
+        mixed = own + sum(w * x.double() for x, w in zip(wires, weights, strict=True))
+        sources = [(x.data_ptr(), w) for x, w in zip(wires, weights, strict=True)]
+        into = _C.Incoming(_C.Element.bfloat16, wires[0].data_ptr(), target.data_ptr(), 2 * n, sources)
+        settings = [_C.AdamSettings(0.01, 0.9, 0.99, 1e-8, 0.1, False)]
+        assert _C.mix_adam(into, table, settings, m.data_ptr(), v.data_ptr(), 0, 1, master.data_ptr(), scale, 2)
+        assert worst(master, rule.update(0, t, own, mixed, scale * grad.double())) < 2e-6
+        assert torch.equal(bits(target), bits(master.bfloat16()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_sum_of_squares_is_exact_enough_and_shows_what_is_not_finite(dtype: torch.dtype) -> None:
+    for n in (1, 15, 16, 17, 300_001):
+        grad = random(n, dtype, 3) * (1e20 if dtype != torch.float64 else 1.0)  # a float32's square would overflow
+        table = _C.TensorTable([0, n], [n, n], [0, 0], ELEMENTS[dtype])
+        table.set([grad.data_ptr(), 0], [1, 1], [False, False])
+        expected = float(grad.double().square().sum())
+        assert _C.sum_of_squares(table, 2) == pytest.approx(expected, rel=1e-12)
+        for bad in (float("nan"), float("inf"), float("-inf")):
+            grad[n - 1] = bad
+            assert not math.isfinite(_C.sum_of_squares(table, 1))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("at", [0, 16, 34])
+def test_a_kernel_says_if_it_made_something_that_is_not_finite(at: int, bad: float) -> None:
+    n, mixed, target = 35, sources(35, 1, torch.float32), aligned(35, torch.float32)
+    grad, m, v = random(n, torch.float32, 1), aligned(n, torch.float32), aligned(n, torch.float32)
+    table = _C.TensorTable([0], [n], [0], _C.Element.float32)
+    table.set([grad.data_ptr()], [1], [False])
+    adam = [_C.AdamSettings(0.5, 0.9, 0.99, 1e-8, 0.0, True)]
+    sgd = [_C.SgdSettings(0.1, 0.9, 0, 0, False)]
+    assert _C.mix_adam(incoming(mixed, target), table, adam, m.data_ptr(), v.data_ptr(), 0, 1, 0, 1.0, 1)
+    assert _C.mix_sgd(incoming(mixed, target), table, sgd, m.data_ptr(), 0, 1.0, 1)
+    grad[at] = bad
+    assert not _C.mix_sgd(incoming(mixed, target), table, sgd, m.data_ptr(), 0, 1.0, 1)
+    m.zero_()
+    assert not _C.mix_adam(incoming(mixed, target), table, adam, m.data_ptr(), v.data_ptr(), 0, 1, 0, 1.0, 1)

@@ -56,8 +56,9 @@ Incoming make_incoming(Element element, uintptr_t own, uintptr_t target, uint64_
   return in;
 }
 
-void require_source(const Incoming& in) {
-  if (in.sources.empty()) throw Error("a mix needs at least one source");
+// Alone, a bfloat16 bucket has nothing to add to its master.
+void require_source(const Incoming& in, uintptr_t master = 0) {
+  if (in.sources.empty() && master == 0) throw Error("a mix needs at least one source");
 }
 
 }  // namespace
@@ -109,7 +110,7 @@ void register_kernels(py::module_& m) {
       "mix_adam",
       [](const Incoming& in, const TensorTable& table, const std::vector<AdamSettings>& groups, uintptr_t mean,
          uintptr_t square, uintptr_t mean_grad, uint32_t accumulate, uintptr_t master, double grad_scale, int threads) {
-        require_source(in);
+        require_source(in, master);
         if (accumulate > 1 && mean_grad == 0) throw Error("accumulate > 1 needs a buffer for the mean gradient");
         const AdamState state{pointer(mean), pointer(square), pointer(mean_grad), accumulate};
         return mix_adam(in, table.tensors, groups, state, table.update(master, grad_scale, threads));
@@ -122,7 +123,7 @@ void register_kernels(py::module_& m) {
       "mix_sgd",
       [](const Incoming& in, const TensorTable& table, const std::vector<SgdSettings>& groups, uintptr_t momentum,
          uintptr_t master, double grad_scale, int threads) {
-        require_source(in);
+        require_source(in, master);
         for (const SgdSettings& g : groups)
           if (g.momentum != 0 && momentum == 0) throw Error("momentum needs a buffer");
         return mix_sgd(in, table.tensors, groups, pointer(momentum), table.update(master, grad_scale, threads));
