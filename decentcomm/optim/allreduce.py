@@ -17,6 +17,7 @@ from decentcomm._world import control, init
 from decentcomm.errors import DisagreementError
 from decentcomm.exchange.base import seconds_waited
 from decentcomm.exchange.shm import ShmExchange
+from decentcomm.optim import buffers as module_buffers
 from decentcomm.optim.agreement import group_settings
 from decentcomm.optim.base import BUCKET_BYTES
 from decentcomm.optim.flat import FlatLayout
@@ -29,14 +30,21 @@ class AllReduce(torch.optim.Optimizer):
     Args:
         optimizer: Any torch optimizer. Its param_groups are shared, so that schedulers may use either.
         module: The model, if its buffers shall be made equal to rank 0's, too.
+        buffers: What buffers of `module` are inside `averaged()`: "average" over all ranks, or this rank's ("local").
         timeout: Seconds after which a wait is an error; default: DECENTCOMM_TIMEOUT, else 300.
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, module: torch.nn.Module | None = None, timeout: float | None = None
+        self,
+        optimizer: torch.optim.Optimizer,
+        module: torch.nn.Module | None = None,
+        timeout: float | None = None,
+        buffers: str = "average",
     ) -> None:
+        module_buffers.require_policy(buffers)
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.optimizer, self.state, self.steps = optimizer, optimizer.state, 0
+        self._module, self._buffers = module, buffers
         world, self._control = init(), control()
         complete = topologies.make("complete", size=world.size)
         every = [p for group in self.param_groups for p in group["params"]]
@@ -90,9 +98,13 @@ class AllReduce(torch.optim.Optimizer):
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """All replicas are equal already; raises if they are not. Collective."""
+        """All replicas are equal already, but for buffers; raises if they are not. Collective."""
         self.consensus_distance()
-        yield
+        restore = module_buffers.average(self._module, self._buffers)
+        try:
+            yield
+        finally:
+            restore()
 
     def consensus_distance(self) -> float:
         """0 if all replicas are equal bit for bit; else an error that says which differ. Collective."""

@@ -338,8 +338,7 @@ def _check_options(
         raise ConfigError(f"wire_dtype={wire_dtype} must be torch.bfloat16, or None for the dtype of the parameters")
     if nonfinite not in NONFINITE:
         raise ConfigError(f"nonfinite={nonfinite!r} must be one of {NONFINITE}")
-    if buffers not in module_buffers.POLICIES:
-        raise ConfigError(f"buffers={buffers!r} must be one of {module_buffers.POLICIES}")
+    module_buffers.require_policy(buffers)
     if max_grad_norm is not None:
         require_range("max_grad_norm", max_grad_norm, 0.0)
         if in_backward:

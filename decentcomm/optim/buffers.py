@@ -7,10 +7,17 @@ from collections.abc import Callable
 import torch
 
 from decentcomm._world import control, init
+from decentcomm.errors import ConfigError
 from decentcomm.exchange import mean_over_ranks
 from decentcomm.exchange.shm import broadcast
 
 POLICIES = ("average", "local")
+
+
+def require_policy(policy: str) -> None:
+    """Raise if there is no such policy."""
+    if policy not in POLICIES:
+        raise ConfigError(f"buffers={policy!r} must be one of {POLICIES}")
 
 
 def average(module: torch.nn.Module | None, policy: str) -> Callable[[], None]:

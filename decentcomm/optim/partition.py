@@ -97,15 +97,19 @@ class Partition:
             self.master[stale] = slot[stale].float()
         elif self.master is not None:
             slot.copy_(self.master)
-        self.point_to(version)
+        self.point_to(version, changed=False)  # this may be in the middle of the first backward
         self.exchange.restart(version)
 
-    def point_to(self, version: int) -> None:
-        """Make the parameters views of what holds `version`."""
+    def point_to(self, version: int, changed: bool = True) -> None:
+        """Make the parameters views of what holds `version`.
+
+        If they changed, backward through an older graph is refused, as after any optimizer's step.
+        """
         for p, view in zip(self.layout.params, self._views[version % 2], strict=True):
-            if self.in_slots or p.data_ptr() != view.data_ptr():
+            if p.data_ptr() != view.data_ptr():
                 p.data = view
-            increment_version(p)  # so that backward through an older graph is refused, as after any optimizer's step
+            if changed:
+                increment_version(p)
         self._versions = [p._version for p in self.layout.params]
 
     def require_own(self, version: int) -> None:
