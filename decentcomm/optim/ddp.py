@@ -54,7 +54,9 @@ class QuietDDP:
         if not any(id(p) in self._params for p in ddp.parameters()):
             return
         try:
-            ddp.register_comm_hook(None, _leave)
+            from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+
+            ddp.register_comm_hook(None, noop_hook)
         except RuntimeError as e:
             warnings.warn(
                 f"the model is wrapped in DistributedDataParallel, whose communication hook is taken ({e}): gradients "
@@ -62,10 +64,3 @@ class QuietDDP:
                 stacklevel=3,
             )
         ddp.require_forward_param_sync = False  # no broadcast of rank 0's buffers in forward
-
-
-def _leave(_: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """A communication hook that does not communicate."""
-    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    done.set_result(bucket.buffer())
-    return done
