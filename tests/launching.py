@@ -71,7 +71,7 @@ def results(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     """
     assert done.returncode == 0, f"{done.args} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
     decoder, text, found = json.JSONDecoder(), done.stdout, []
-    while (start := text.find("{")) >= 0:  # lines of several ranks may run together
+    while (start := text.find('{"')) >= 0:  # lines of several ranks may run together
         value, end = decoder.raw_decode(text, start)
         found.append(value)
         text = text[end:]
