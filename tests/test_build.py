@@ -61,8 +61,10 @@ def test_the_wheel_works_and_takes_no_foreign_name(wheel: Path, tmp_path: Path) 
 def test_the_engine_links_into_no_torch_and_no_cuda(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as z:
         (name,) = [n for n in z.namelist() if n.startswith("decentcomm/_C.") and n.endswith(".so")]
-        needed = shell("ldd", z.extract(name, tmp_path))
-    assert not any(word in needed for word in ("torch", "c10", "cuda", "nccl", "libmpi"))
+        lines = shell("ldd", z.extract(name, tmp_path)).splitlines()
+    needed = [line.split("(0x")[0] for line in lines]  # without addresses, in which c10 may well appear
+    assert len(needed) > 3
+    assert not any(word in line for line in needed for word in ("torch", "c10", "cuda", "nccl", "libmpi"))
 
 
 def test_a_cpp_program_links_the_core(tmp_path: Path) -> None:

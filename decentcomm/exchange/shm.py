@@ -47,8 +47,8 @@ class ShmExchange:
     ) -> None:
         self._world, self._control, self._topology, self._dtype = world, control, topology, dtype
         offsets = np.cumsum([0, *buckets]).tolist()
-        mean_scale = 0 if not uses_means(topology) else 2 if dtype == torch.bfloat16 else 1
-        self._geometry = Geometry(list(zip(offsets, buckets, strict=False)), mean_scale)
+        self._mean_scale = 0 if not uses_means(topology) else 2 if dtype == torch.bfloat16 else 1
+        self._geometry = Geometry(list(zip(offsets, buckets, strict=False)), self._mean_scale)
         self._segments = attach_all(self._geometry.segment_bytes, world, control)
         settings = Environment.get()
         seconds = settings.timeout_seconds if timeout is None else timeout
@@ -103,9 +103,9 @@ class ShmExchange:
         self._mailbox.release(bucket, step)
 
     def bytes_received(self, step: int) -> int:
-        """One model for each rank or mean that is read."""
+        """One model for each rank or mean that is read; means of bfloat16 are float32."""
         plan = self._plan(step)[0]
-        return (len(plan.direct) + len(plan.means)) * self._geometry.flat_bytes
+        return (len(plan.direct) + self._mean_scale * len(plan.means)) * self._geometry.flat_bytes
 
     @property
     def waited(self) -> Mapping[int, float]:

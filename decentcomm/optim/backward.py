@@ -6,6 +6,7 @@ values of forward. What got no gradient (unused parameters) is done in step().
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -23,7 +24,9 @@ class InBackward:
     """Hooks on all parameters, and the account of what is still missing in each bucket."""
 
     def __init__(self, optimizer: Decentralized) -> None:
-        self._optimizer, self._paused = optimizer, False
+        # Parameters hold hooks and we hold parameters: without weak references nothing would be freed in time.
+        self._optimizer: Decentralized = weakref.proxy(optimizer)
+        self._paused = False
         self._hooked: set[int] = set()
         self._where: dict[int, tuple[Partition, int]] = {}
         self._missing: dict[tuple[int, int], set[int]] = {}
@@ -33,6 +36,12 @@ class InBackward:
     def arm(self) -> None:
         """A new step begins: nothing is done. Parameters that came or were unfrozen since are hooked, too."""
         self._done.clear()
+        alive = weakref.WeakMethod(self._came)
+
+        def came(p: torch.Tensor) -> None:
+            if (method := alive()) is not None:
+                method(p)
+
         for part in self._optimizer._partitions:
             for bucket in part.buckets:
                 wanted = [p for p in part.params(bucket) if p.requires_grad]
@@ -41,7 +50,7 @@ class InBackward:
                     if id(p) not in self._hooked:
                         self._hooked.add(id(p))
                         self._where[id(p)] = part, bucket
-                        p.register_post_accumulate_grad_hook(self._came)  # type: ignore[no-untyped-call]
+                        p.register_post_accumulate_grad_hook(came)  # type: ignore[no-untyped-call]
 
     def left(self, todo: list[tuple[Partition, int]]) -> list[tuple[Partition, int]]:
         """Of these, the buckets that backward did not complete."""
@@ -82,7 +91,7 @@ class InBackward:
         with torch.no_grad(), optimizer._marked():
             optimizer._get_ready()
             part.require_own(optimizer.steps)
-            optimizer._step(part, bucket, optimizer._gradients.take([(part, bucket)]))
+            optimizer._step(part, bucket, optimizer._gradients.take(optimizer, [(part, bucket)]))
         self._done.add(key)
         _free(part, bucket)
 

@@ -97,9 +97,9 @@ class Decentralized(torch.optim.Optimizer):
         self._met, self._averaging, self._failed, self._process = False, False, "", os.getpid()
         self._module, self._buffers, self._wire = module, buffers, wire_dtype
         self._bucket_bytes, self._timeout = bucket_bytes, timeout
-        self._gradients = Gradients(self, max_grad_norm, nonfinite)
-        watch = WaitWatch(wait_warning)
-        self._after_step: list[Callable[[], None]] = [lambda: watch.look(self.steps, self._seconds_waited)]
+        self._gradients = Gradients(max_grad_norm, nonfinite)
+        self._watch = WaitWatch(wait_warning)
+        self._after_step: list[Callable[[], None]] = []
         self._names: dict[int, str] = {}
         self._partitions: list[Partition] = []
         options: dict[str, Any] = {
@@ -168,7 +168,7 @@ class Decentralized(torch.optim.Optimizer):
         todo = [(part, b) for part in self._partitions for b in part.buckets]
         if self._in_backward is not None:
             todo = self._in_backward.left(todo)
-        grad_scale = self._gradients.take(todo)
+        grad_scale = self._gradients.take(self, todo)
         with self._marked():
             for part, bucket in todo:
                 self._step(part, bucket, grad_scale)
@@ -190,7 +190,7 @@ class Decentralized(torch.optim.Optimizer):
         """One bucket, whose gradients have been taken."""
         incoming = part.exchange.collect(bucket, self.steps)
         if not self._update(part, bucket, incoming, grad_scale):
-            raise self._gradients.complaint([(part, bucket)])
+            raise self._gradients.complaint(self.steps, [(part, bucket)])
         part.exchange.publish(bucket, self.steps + 1)
         part.exchange.release(bucket, self.steps)
         part.updated(bucket)
@@ -204,6 +204,7 @@ class Decentralized(torch.optim.Optimizer):
         if self._in_backward is not None:
             self._in_backward.arm()
         self._ddp.stop_looking()
+        self._watch.look(self.steps, self._seconds_waited)
         for tell in self._after_step:
             tell()
 

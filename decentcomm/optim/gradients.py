@@ -26,24 +26,23 @@ class Gradients:
     """Takes the gradients of a step and decides about them.
 
     Args:
-        optimizer: Whose they are; a GradScaler leaves its scale and verdict there.
         max_norm: The norm to which they are scaled down, over all parameters.
         nonfinite: "raise" or "skip".
     """
 
-    def __init__(self, optimizer: Decentralized, max_norm: float | None, nonfinite: str) -> None:
-        self._optimizer, self._max_norm, self._nonfinite = optimizer, max_norm, nonfinite
+    def __init__(self, max_norm: float | None, nonfinite: str) -> None:
+        self._max_norm, self._nonfinite = max_norm, nonfinite
         self._norm: float | None = None
         self._skipped, self._last_skipped = 0, -1
 
-    def take(self, todo: Sequence[tuple[Partition, int]]) -> float:
+    def take(self, optimizer: Decentralized, todo: Sequence[tuple[Partition, int]]) -> float:
         """Take the gradients of these buckets, or none if they are to be skipped; returns their factor."""
         # A GradScaler that calls step() sets these for the time of the call.
-        found_inf, scale = (getattr(self._optimizer, name, None) for name in ("found_inf", "grad_scale"))
+        found_inf, scale = (getattr(optimizer, name, None) for name in ("found_inf", "grad_scale"))
         for part, bucket in todo:
             part.take_gradients(bucket)
         if found_inf is not None and float(found_inf) != 0:
-            self._skip(todo)
+            self._skip(optimizer.steps, todo)
             return 1.0
         unscale = 1.0 if scale is None else 1.0 / float(scale)
         if self._max_norm is None and (found_inf is not None or self._nonfinite == "raise"):
@@ -52,8 +51,8 @@ class Gradients:
         self._norm = math.sqrt(math.fsum(squares)) * unscale if all(map(math.isfinite, squares)) else math.inf
         if not math.isfinite(self._norm):
             if self._nonfinite == "raise":
-                raise self.complaint(todo)
-            self._skip(todo)
+                raise self.complaint(optimizer.steps, todo)
+            self._skip(optimizer.steps, todo)
             return 1.0
         clip = 1.0 if self._max_norm is None else min(1.0, self._max_norm / (self._norm + 1e-6))
         return unscale * clip
@@ -62,7 +61,7 @@ class Gradients:
         """Steps in which this rank only mixed because of its gradients, and the last norm, before clipping."""
         return {"skipped": self._skipped, "grad_norm": self._norm}
 
-    def complaint(self, todo: Sequence[tuple[Partition, int]]) -> NonFiniteError:
+    def complaint(self, step: int, todo: Sequence[tuple[Partition, int]]) -> NonFiniteError:
         """What to raise if these gradients, or what became of them, are not finite."""
         bad = [
             part.name(p)
@@ -73,12 +72,12 @@ class Gradients:
         more = f" and of {len(bad) - 1} more" if len(bad) > 1 else ""
         what = f"the gradient of {bad[-1]}{more} is" if bad else "a gradient or what it made of a parameter is"
         return NonFiniteError(
-            f"{what} not finite at step {self._optimizer.steps}; no neighbour saw it. Go on from the last checkpoint "
+            f"{what} not finite at step {step}; no neighbour saw it. Go on from the last checkpoint "
             "with a lower learning rate or max_grad_norm, or pass nonfinite='skip' to only mix in such a step"
         )
 
-    def _skip(self, todo: Sequence[tuple[Partition, int]]) -> None:
+    def _skip(self, step: int, todo: Sequence[tuple[Partition, int]]) -> None:
         for part, bucket in todo:
             part.drop_gradients(bucket)
-        self._skipped += self._last_skipped != self._optimizer.steps
-        self._last_skipped = self._optimizer.steps
+        self._skipped += self._last_skipped != step
+        self._last_skipped = step

@@ -1,5 +1,6 @@
 """Ranks for test_optim.py: the first argument names the case; each prints one JSON object."""
 
+import gc
 import io
 import json
 import os
@@ -103,7 +104,12 @@ def allreduce() -> dict[str, float]:
     return {"distance": distance, "steps": optimizer.stats()["steps"], "consensus": optimizer.consensus_distance()}
 
 
-def disagree(what: str) -> dict[str, str]:
+def disagree(*differences: str) -> dict[str, str]:
+    """What each difference is refused with."""
+    return {what: differ(what) for what in differences}
+
+
+def differ(what: str) -> str:
     """Rank 1 has another model or setting."""
     odd = dc.world().rank == 1
     net = torch.nn.Linear(4, 3 if odd and what == "shape" else 2)
@@ -123,9 +129,9 @@ def disagree(what: str) -> dict[str, str]:
     groups = [{"params": [p]} for p in params] if odd and what == "groups" else params
     accumulate = 4 if odd and what == "accumulate" else 1
     if what == "allreduce":
-        return {"error": refusal(lambda: dc.optim.AllReduce(torch.optim.SGD(params, lr=lr), module=net))}
+        return refusal(lambda: dc.optim.AllReduce(torch.optim.SGD(params, lr=lr), module=net))
     options = {"lr": lr, "topology": topology, "module": net, "accumulate": accumulate}
-    return {"error": refusal(lambda: dc.optim.DAdamW(groups, **options))}
+    return refusal(lambda: dc.optim.DAdamW(groups, **options))
 
 
 def late() -> dict[str, str]:
@@ -267,7 +273,29 @@ def misuse() -> dict[str, object]:
     torch.save(large.state_dict(), saved)
     said["saved"] = len(saved.getvalue()) / (4 * 400 * 401)
     del output
+    said["kept"] = segments_kept()
     return said
+
+
+def segments_kept() -> list[int]:
+    """Segments that are still mapped when an optimizer and its parameters are gone, without garbage collection."""
+    gc.collect()
+    gc.disable()
+
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count("/dev/shm/decentcomm")
+
+    before, kept = mapped(), []
+    for options in ({}, {"in_backward": True}, {"wire_dtype": torch.bfloat16}, {"max_grad_norm": 1.0}):
+        p = param(5)
+        optimizer = dc.optim.DAdamW([p], **options)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert mapped() > before
+        del p, optimizer
+        kept.append(mapped() - before)
+    gc.enable()
+    return kept
 
 
 def one_bad() -> dict[str, str]:
