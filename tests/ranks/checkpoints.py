@@ -1,6 +1,7 @@
 """Saving and resuming: ranks for test_checkpoints.py. Arguments are a directory."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,11 @@ def make(kind: str) -> tuple[Net, torch.optim.Optimizer, Any]:
 
 
 def train(net: Net, optimizer: Any, scheduler: Any, steps: range) -> None:
-    """A loop."""
+    """A loop; one step has no update, so that steps and updates differ."""
     for t in steps:
+        if t == 2 and isinstance(optimizer, dc.optim.Decentralized):
+            optimizer.mix()
+            continue
         net(batch(t)).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -94,7 +98,8 @@ def resumed(folder: str) -> dict[str, Any]:
         said[kind] = fingerprint(net, optimizer)
 
         net, optimizer, scheduler = make(kind)
-        train(net, optimizer, scheduler, range(3))  # what was before is forgotten
+        train(net, optimizer, scheduler, range(SAVED + 4))  # what was before, and further on, is forgotten
+        time.sleep(0.2 * dc.world().rank)  # and a rank that goes back later is waited for
         saved = torch.load(Path(folder) / f"{kind}-{dc.world().rank}.pt", weights_only=True)
         net.load_state_dict(saved["net"])
         optimizer.load_state_dict(saved["optimizer"])
