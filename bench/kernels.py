@@ -48,7 +48,7 @@ class Contest:
         incoming = _C.Incoming(_C.Element.float32, self.own.data_ptr(), self.target.data_ptr(), 4 * self.n, sources)
         self.table.set([self.grad.data_ptr()], [float(self.steps)], [False])
         state = (self.m.data_ptr(), self.v.data_ptr(), self.mean_grad.data_ptr())
-        _C.mix_adam(incoming, self.table, self.settings, *state, accumulate, 0, 1.0, self.threads)
+        _C.mix_adam(incoming, self.table, self.settings, *state, accumulate, (0, 0), 1.0, self.threads)
 
     def limit(self, k: int, around: bool) -> None:
         """A bare loop with the same streams: x, g and k neighbours read, m and v updated, x written."""

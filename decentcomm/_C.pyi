@@ -101,13 +101,13 @@ def mix_adam(
     square: int,
     mean_grad: int,
     accumulate: int,
-    master: int,
+    masters: tuple[int, int],
     grad_scale: float,
     threads: int,
 ) -> bool:
-    """Mix and Adam in one pass; False if a new parameter is not finite. `master` belongs to bfloat16 buckets, else 0.
+    """Mix and Adam in one pass; False if a new parameter is not finite. Releases the GIL.
 
-    Releases the GIL.
+    `masters`, where it is and where it goes, belong to bfloat16 buckets, else they are 0.
     """
 
 def mix_sgd(
@@ -115,7 +115,7 @@ def mix_sgd(
     table: TensorTable,
     groups: Sequence[SgdSettings],
     momentum: int,
-    master: int,
+    masters: tuple[int, int],
     grad_scale: float,
     threads: int,
 ) -> bool:

@@ -81,10 +81,12 @@ def save(
         values = _pack(model, optimizer, extra)
         with _alone():
             dcp.save(values, storage_writer=dcp.FileSystemWriter(part), no_dist=True)
+        _sync(part)
 
     def commit() -> None:
         if world.rank == 0:
-            (root / name / "run.json").write_text(json.dumps({"format": FORMAT, "size": world.size, "steps": steps[0]}))
+            _write(root / name / "run.json", json.dumps({"format": FORMAT, "size": world.size, "steps": steps[0]}))
+            _sync(root / name)
             _commit(root, name, f"step-{steps[0]:08d}", max(keep, 1))
 
     _together(write, "write its part of the checkpoint", lambda: _remove(root / name, world.rank))
@@ -249,16 +251,20 @@ def _commit(root: Path, written: str, name: str, keep: int) -> None:
     (root / written).rename(root / final)
     _sync(root)
     beside = root / f".{LATEST}-{uuid.uuid4().hex}"
-    with beside.open("w") as file:
-        file.write(final)
-        file.flush()
-        os.fsync(file.fileno())
+    _write(beside, final)
     beside.replace(root / LATEST)
     _sync(root)
     complete = sorted(root.glob("step-*"), key=lambda folder: (folder.name == before, folder.stat().st_mtime))
     old = [folder for folder in complete if folder.name != final]
     for folder in [*old[: max(len(old) + 1 - keep, 0)], *root.glob(".writing-*")]:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _sync(folder: Path) -> None:

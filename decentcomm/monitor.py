@@ -46,7 +46,7 @@ class WaitWatch:
 class TensorBoard:
     """A step hook that writes `optimizer.stats()` to TensorBoard.
 
-        optimizer.register_step_post_hook(dc.monitor.TensorBoard("runs/0"))
+        optimizer.register_step_post_hook(dc.monitor.TensorBoard(f"runs/{dc.world().rank}"))
 
     Args:
         log: A directory, or a SummaryWriter (or anything with its add_scalar).

@@ -49,6 +49,7 @@ def main() -> None:
     """Train, look at the mean model."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--optimizer", choices=["DAdamW", "AdamW"], default="DAdamW")
+    parser.add_argument("--precision", default="32-true", help="bf16-mixed, for instance")
     options = parser.parse_args()
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
@@ -60,6 +61,7 @@ def main() -> None:
         accelerator="cpu",
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         strategy="ddp",
+        precision=options.precision,
         max_epochs=5,
         gradient_clip_val=1.0,
         accumulate_grad_batches=2,

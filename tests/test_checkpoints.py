@@ -35,7 +35,7 @@ def test_another_number_of_ranks_starts_from_the_mean(saved: tuple[str, list[dic
     for kind, (error, before, distance, steps, finite) in ranks[0]["other_size"].items():
         assert error < 1e-6, kind
         assert before == ranks[1]["other_size"][kind][1], "all ranks must start equal"
-        assert steps == (7 if kind == "allreduce" else 13)
+        assert steps == 13
         assert finite and distance < 1
 
 
@@ -67,4 +67,5 @@ def test_a_crash_while_saving_leaves_the_checkpoint_before_whole(tmp_path: Path)
 def test_the_state_of_adamw_can_be_loaded() -> None:
     (only,) = launch("torchrun", 1, SCRIPT, "from_adamw", PYTHONPATH=ROOT)
     assert only["from_adamw"]["error"] < 1e-6
-    assert only["from_adamw"]["steps"] == 10
+    assert only["from_adamw"]["steps"] == 11
+    assert only["from_adamw"]["kept"] == 11, "torch's state_dict tools must not lose the place in the topology"

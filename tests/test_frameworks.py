@@ -30,7 +30,8 @@ def test_a_hugging_face_trainer_run(tmp_path: Path) -> None:
 
 
 def test_a_lightning_run() -> None:
-    ranks = launch("torchrun", 2, EXAMPLES / "lightning_run.py", **ENVIRONMENT)
+    # Mixed precision with gradient clipping is what Lightning refuses for torch's fused optimizers.
+    ranks = launch("torchrun", 2, EXAMPLES / "lightning_run.py", "--precision", "bf16-mixed", **ENVIRONMENT)
     for r in ranks:
         assert r["steps"] == 5 * 8  # 1024 samples, 2 ranks, batches of 32, 2 of them a step
         assert statistics.mean(r["losses"][-16:]) < 0.7 * statistics.mean(r["losses"][:4])

@@ -15,7 +15,11 @@ CASES = [
     "clipping",
     "nonfinite_skip:nan",
     "in_backward",
+    "in_backward_of_all_kinds",
+    "in_the_middle_of_a_step",
     "changed_before_the_first_step",
+    "baseline",
+    "refused",
 ]
 
 
@@ -74,7 +78,50 @@ def test_updates_in_backward_are_those_of_step(ranks: list[dict[str, Any]]) -> N
     for r in ranks:
         assert r["in_backward"]["equal"]
         assert r["in_backward"]["left"] == 0, "gradients must be freed in backward"
-        assert "2.bias got a second gradient in one step" in r["in_backward"]["second"]
+        assert all(r["in_backward_of_all_kinds"].values()), r["in_backward_of_all_kinds"]
+
+
+def test_nothing_else_comes_between_an_updating_backward_and_step(ranks: list[dict[str, Any]]) -> None:
+    for r in ranks:
+        said = r["in_the_middle_of_a_step"]
+        assert "2.bias got a second gradient in one step" in said["second"]
+        for what in ("mix", "save", "group", "averaged"):
+            assert "backward has already updated some parameters" in said[what], what
+        for what in ("skip", "clip"):
+            assert "need all gradients before the first update" in said[what], what
+
+
+@pytest.mark.parametrize(("dtype", "narrow"), [("float32", ""), ("bfloat16", "yes")])
+def test_changes_in_place_and_failures_can_be_lived_with(dtype: str, narrow: str) -> None:
+    cases = [f"changed_in_place:{dtype}", f"recovers:{narrow}"]
+    for r in launch("torchrun", 2, SCRIPT, *cases, PYTHONPATH=ROOT):
+        changed, recovers = r["changed_in_place"], r["recovers"]
+        assert changed["quiet"] == []
+        assert changed["after"] == [5.0] * 40, "neither rank may have seen the other's private 100"
+        assert len(changed["warned"]) == 1 and "parameter 0 of group 0 was changed in place" in changed["warned"][0]
+        assert changed["set"] == 3.0, "what was written counts"
+        assert ("is not finite at step 5" if r["rank"] == 1 else "rank 0 waited 2") in recovers["error"]
+        assert "a step failed before" in recovers["failed"]
+        assert recovers["equal"], "a run goes on bit for bit after its ranks went back"
+
+
+def test_the_baseline_freezes_grows_and_skips(ranks: list[dict[str, Any]]) -> None:
+    for r in ranks:
+        said = r["baseline"]
+        assert said["frozen"] and said["skipped"] and said["went on"]
+        assert said["added"] > 0.1
+        assert said["scale"] == (4.0 if r["rank"] == 1 else 8.0)
+
+
+def test_what_cannot_be_is_refused_by_name(ranks: list[dict[str, Any]]) -> None:
+    for r in ranks:
+        said = r["refused"]
+        assert "amsgrad=True is not supported" in said["amsgrad"]
+        assert "maximize=True is not supported" in said["maximize"]
+        assert "copy its state_dict()" in said["copy"] and "save its state_dict()" in said["pickle"]
+        assert "parameter 0 of group 0 and parameter 1 of group 0 share memory" in said["overlap"]
+        assert "leave the block first" in said["inside averaged"]
+        assert "other ranks may be out of batches" in said["inside join"]
 
 
 def test_parameters_may_change_before_the_first_step(ranks: list[dict[str, Any]]) -> None:

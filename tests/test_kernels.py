@@ -78,7 +78,7 @@ def test_mix_and_adam(k: int, accumulate: int, decoupled: bool, dtype: torch.dty
         grad, target = random(n, dtype, t), aligned(n, dtype)
         table.set([grad.data_ptr()], [t], [False])
         into = incoming(mixed, target)
-        _C.mix_adam(into, table, settings, m.data_ptr(), v.data_ptr(), b.data_ptr(), accumulate, 0, 1.0, 2)
+        _C.mix_adam(into, table, settings, m.data_ptr(), v.data_ptr(), b.data_ptr(), accumulate, (0, 0), 1.0, 2)
         own = mixed[0][0].double()
         expected = rule.update(0, t, own, reference(mixed), grad.double())
         assert worst(target, expected) < tolerance
@@ -101,7 +101,7 @@ def test_mix_and_sgd(options: dict[str, float], dtype: torch.dtype) -> None:
         grad, target = random(n, dtype, t), aligned(n, dtype)
         table.set([grad.data_ptr()], [t], [False])
         pointer = momentum.data_ptr() if full["momentum"] else 0
-        _C.mix_sgd(incoming(mixed, target), table, settings, pointer, 0, 1.0, 1)
+        _C.mix_sgd(incoming(mixed, target), table, settings, pointer, (0, 0), 1.0, 1)
         expected = rule.update(0, t, mixed[0][0].double(), reference(mixed), grad.double())
         assert worst(target, expected) < tolerance
         mixed[0] = (target, mixed[0][1])
@@ -113,7 +113,7 @@ def test_a_tensor_without_gradient_is_mixed_only_and_padding_is_left_alone() -> 
     table = _C.TensorTable([0, 32, 80], [20, 40, 16], [0, 0, 0], _C.Element.float32)
     table.set([grad.data_ptr(), 0, grad.data_ptr()], [1, 0, 1], [False] * 3)
     settings = [_C.AdamSettings(0.5, 0.9, 0.99, 1e-8, 0.0, True)]
-    _C.mix_adam(incoming(mixed, target), table, settings, m.data_ptr(), v.data_ptr(), 0, 1, 0, 1.0, 1)
+    _C.mix_adam(incoming(mixed, target), table, settings, m.data_ptr(), v.data_ptr(), 0, 1, (0, 0), 1.0, 1)
     expected = reference(mixed)
     for begin, end in ((0, 20), (32, 72), (80, 96)):  # gradients are 0: no update either
         assert worst(target[begin:end], expected[begin:end]) < 1e-6
@@ -126,7 +126,7 @@ def test_one_group_has_one_setting_each() -> None:
     table = _C.TensorTable([0, 16], [16, 16], [0, 1], _C.Element.float32)
     table.set([grad.data_ptr()] * 2, [1, 1], [False] * 2)
     settings = [_C.AdamSettings(lr, 0.9, 0.99, 1e-12, 0.0, True) for lr in (0.5, 0.25)]
-    _C.mix_adam(incoming(mixed, target), table, settings, m.data_ptr(), v.data_ptr(), 0, 1, 0, 1.0, 1)
+    _C.mix_adam(incoming(mixed, target), table, settings, m.data_ptr(), v.data_ptr(), 0, 1, (0, 0), 1.0, 1)
     moved = (target - mixed[0][0]).abs()
     torch.testing.assert_close(moved, torch.tensor([0.5, 0.25]).repeat_interleave(16), rtol=1e-5, atol=0)
 
@@ -171,18 +171,20 @@ def test_mixing_in_bfloat16_rounds_as_torch_does(n: int) -> None:
     table = _C.TensorTable([0], [n], [0], _C.Element.float32)
     table.set([0], [0.0], [True])  # frozen: the target gets the rounded master, which stays as it is
     into = _C.Incoming(_C.Element.bfloat16, own.data_ptr(), target.data_ptr(), 2 * n, [(own.data_ptr(), 1.0)])
-    _C.mix_sgd(into, table, [_C.SgdSettings(0.1, 0, 0, 0, False)], 0, master.data_ptr(), 1.0, 1)
+    _C.mix_sgd(into, table, [_C.SgdSettings(0.1, 0, 0, 0, False)], 0, (master.data_ptr(),) * 2, 1.0, 1)
     assert torch.equal(bits(target), bits(wide.bfloat16()))
     assert torch.equal(master, wide)
 
 
 @pytest.mark.parametrize("grad_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("k", [0, 1, 3])
-def test_mix_and_adam_through_a_master(k: int, grad_dtype: torch.dtype) -> None:
+def test_mix_and_adam_through_a_master(k: int, in_place: bool, grad_dtype: torch.dtype) -> None:
     n, scale = 1003, 0.5
     wires = [random(n, torch.bfloat16, 100 + j) for j in range(k + 1)]
     weights = [1 / (k + 1) - 1, *[1 / (k + 1)] * k]
     target, master = aligned(n, torch.bfloat16), random(n, torch.float32, 7)
+    new = master if in_place else aligned(n, torch.float32)
     m, v = aligned(n, torch.float32), aligned(n, torch.float32)
     table = _C.TensorTable([0], [n], [0], ELEMENTS[grad_dtype])
     rule = oracle.Adam(0.01, (0.9, 0.99), 1e-8, 0.1)
@@ -194,9 +196,13 @@ def test_mix_and_adam_through_a_master(k: int, grad_dtype: torch.dtype) -> None:
         sources = [(x.data_ptr(), w) for x, w in zip(wires, weights, strict=True)]
         into = _C.Incoming(_C.Element.bfloat16, wires[0].data_ptr(), target.data_ptr(), 2 * n, sources)
         settings = [_C.AdamSettings(0.01, 0.9, 0.99, 1e-8, 0.1, False)]
-        assert _C.mix_adam(into, table, settings, m.data_ptr(), v.data_ptr(), 0, 1, master.data_ptr(), scale, 2)
-        assert worst(master, rule.update(0, t, own, mixed, scale * grad.double())) < 2e-6
-        assert torch.equal(bits(target), bits(master.bfloat16()))
+        assert _C.mix_adam(
+            into, table, settings, m.data_ptr(), v.data_ptr(), 0, 1, (master.data_ptr(), new.data_ptr()), scale, 2
+        )
+        assert in_place or torch.equal(master.double(), own)
+        assert worst(new, rule.update(0, t, own, mixed, scale * grad.double())) < 2e-6
+        assert torch.equal(bits(target), bits(new.bfloat16()))
+        master.copy_(new)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -221,9 +227,9 @@ def test_a_kernel_says_if_it_made_something_that_is_not_finite(at: int, bad: flo
     table.set([grad.data_ptr()], [1], [False])
     adam = [_C.AdamSettings(0.5, 0.9, 0.99, 1e-8, 0.0, True)]
     sgd = [_C.SgdSettings(0.1, 0.9, 0, 0, False)]
-    assert _C.mix_adam(incoming(mixed, target), table, adam, m.data_ptr(), v.data_ptr(), 0, 1, 0, 1.0, 1)
-    assert _C.mix_sgd(incoming(mixed, target), table, sgd, m.data_ptr(), 0, 1.0, 1)
+    assert _C.mix_adam(incoming(mixed, target), table, adam, m.data_ptr(), v.data_ptr(), 0, 1, (0, 0), 1.0, 1)
+    assert _C.mix_sgd(incoming(mixed, target), table, sgd, m.data_ptr(), (0, 0), 1.0, 1)
     grad[at] = bad
-    assert not _C.mix_sgd(incoming(mixed, target), table, sgd, m.data_ptr(), 0, 1.0, 1)
+    assert not _C.mix_sgd(incoming(mixed, target), table, sgd, m.data_ptr(), (0, 0), 1.0, 1)
     m.zero_()
-    assert not _C.mix_adam(incoming(mixed, target), table, adam, m.data_ptr(), v.data_ptr(), 0, 1, 0, 1.0, 1)
+    assert not _C.mix_adam(incoming(mixed, target), table, adam, m.data_ptr(), v.data_ptr(), 0, 1, (0, 0), 1.0, 1)

@@ -40,6 +40,7 @@ DIFFERENCES = {
     "order": "weight: name differ between ranks: weight on rank 0, bias on ranks [1]",
     "count": "bias: name differ between ranks: bias on rank 0, bias (not optimized) on ranks [1]",
     "dtype": "bias: shape, dtype and strides differ between ranks: [[2], 'torch.float32', [1]] on rank 0",
+    "frozen": "bias: requires_grad differ between ranks: True on rank 0, False on ranks [1]",
     "lr": "group 0 lr differ between ranks: 0.1 on rank 0, 0.2 on ranks [1]",
     "topology": "topology differ between ranks: '<ring size=3 period=1> with weights",
     "weights": "topology differ between ranks: '<custom size=3 period=1> with weights",
@@ -97,7 +98,7 @@ def test_misuse_is_refused_with_words_that_help() -> None:
     assert "leave the block first" in said["step inside"]
     assert said["fork"] == 0
     assert "needs ['exp_avg', 'exp_avg_sq']" in said["load"]
-    assert "is of 1 parameters, this optimizer has 2" in said["load less"]
+    assert "has groups of [1] parameters, this optimizer of [2]" in said["load less"]
     assert "momentum was 0 when this optimizer was made" in said["momentum"]
     assert "a step failed before (UnsupportedError at step 1)" in said["after a failure"]
     assert "modified by an inplace operation" in said["old graph"]

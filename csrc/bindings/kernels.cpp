@@ -44,8 +44,9 @@ struct TensorTable {
     }
   }
 
-  Update update(uintptr_t master, double grad_scale, int threads) const {
-    return {static_cast<float*>(pointer(master)), element, grad_scale, threads};
+  Update update(std::pair<uintptr_t, uintptr_t> masters, double grad_scale, int threads) const {
+    return {static_cast<float*>(pointer(masters.first)), static_cast<float*>(pointer(masters.second)), element,
+            grad_scale, threads};
   }
 };
 
@@ -109,26 +110,27 @@ void register_kernels(py::module_& m) {
   m.def(
       "mix_adam",
       [](const Incoming& in, const TensorTable& table, const std::vector<AdamSettings>& groups, uintptr_t mean,
-         uintptr_t square, uintptr_t mean_grad, uint32_t accumulate, uintptr_t master, double grad_scale, int threads) {
-        require_source(in, master);
+         uintptr_t square, uintptr_t mean_grad, uint32_t accumulate, std::pair<uintptr_t, uintptr_t> masters,
+         double grad_scale, int threads) {
+        require_source(in, masters.first);
         if (accumulate > 1 && mean_grad == 0) throw Error("accumulate > 1 needs a buffer for the mean gradient");
         const AdamState state{pointer(mean), pointer(square), pointer(mean_grad), accumulate};
-        return mix_adam(in, table.tensors, groups, state, table.update(master, grad_scale, threads));
+        return mix_adam(in, table.tensors, groups, state, table.update(masters, grad_scale, threads));
       },
       py::arg("incoming"), py::arg("table"), py::arg("groups"), py::arg("mean"), py::arg("square"),
-      py::arg("mean_grad"), py::arg("accumulate"), py::arg("master"), py::arg("grad_scale"), py::arg("threads"),
+      py::arg("mean_grad"), py::arg("accumulate"), py::arg("masters"), py::arg("grad_scale"), py::arg("threads"),
       py::call_guard<py::gil_scoped_release>());
 
   m.def(
       "mix_sgd",
       [](const Incoming& in, const TensorTable& table, const std::vector<SgdSettings>& groups, uintptr_t momentum,
-         uintptr_t master, double grad_scale, int threads) {
-        require_source(in, master);
+         std::pair<uintptr_t, uintptr_t> masters, double grad_scale, int threads) {
+        require_source(in, masters.first);
         for (const SgdSettings& g : groups)
           if (g.momentum != 0 && momentum == 0) throw Error("momentum needs a buffer");
-        return mix_sgd(in, table.tensors, groups, pointer(momentum), table.update(master, grad_scale, threads));
+        return mix_sgd(in, table.tensors, groups, pointer(momentum), table.update(masters, grad_scale, threads));
       },
-      py::arg("incoming"), py::arg("table"), py::arg("groups"), py::arg("momentum"), py::arg("master"),
+      py::arg("incoming"), py::arg("table"), py::arg("groups"), py::arg("momentum"), py::arg("masters"),
       py::arg("grad_scale"), py::arg("threads"), py::call_guard<py::gil_scoped_release>());
 
   m.def(

@@ -132,7 +132,7 @@ const T* gradient(const Piece& piece) {
 }
 
 template <class T>
-T* master(const Update& update) {
+const T* master(const Update& update) {
   if constexpr (std::is_same_v<T, float>) return update.master;
   return nullptr;
 }
@@ -142,7 +142,7 @@ template <class T>
 void mix(const Incoming& in, const Update& update, const Piece& piece, const MixInput<T>& input) {
   std::vector<T*> outs;
   std::vector<BFloat16*> wires;
-  if (master<T>(update) != nullptr) outs.push_back(at<T>(update.master, piece));
+  if (master<T>(update) != nullptr) outs.push_back(at<T>(update.new_master, piece));
   const auto add = [&](void* target) {
     if (in.element == Element::kBFloat16)
       wires.push_back(at<BFloat16>(target, piece));
@@ -165,8 +165,8 @@ bool run(const Incoming& in, const Update& update, const std::vector<Tensor>& te
     Pointers<T> pointers{at<T>(in.target, piece), nullptr, static_cast<const T*>(in.own) + piece.begin, nullptr,
                          nullptr};
     if (master<T>(update) != nullptr) {
-      pointers.out = at<T>(update.master, piece);
-      pointers.own = pointers.out;
+      pointers.out = at<T>(update.new_master, piece);
+      pointers.own = master<T>(update) + piece.begin;
       pointers.wire = at<BFloat16>(in.target, piece);
     }
     if (narrow)
@@ -199,7 +199,8 @@ bool sgd(const Incoming& in, const std::vector<Tensor>& tensors, const std::vect
 
 void require_master(const Incoming& in, const Update& update) {
   const bool narrow = in.element == Element::kBFloat16;
-  if (narrow != (update.master != nullptr)) throw Error("a bfloat16 bucket, and no other, is updated through a master");
+  if (narrow != (update.master != nullptr) || narrow != (update.new_master != nullptr))
+    throw Error("a bfloat16 bucket, and no other, is updated through a master");
   if (update.grad_element != in.element && !(narrow && update.grad_element == Element::kFloat32))
     throw Error("gradients must be of the bucket's element, or float32 beside a master");
 }

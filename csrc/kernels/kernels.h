@@ -69,7 +69,8 @@ struct SgdSettings {
 
 // What all updates have in common.
 struct Update {
-  float* master = nullptr;                   // of a bfloat16 bucket, from the bucket's begin; updated in place
+  const float* master = nullptr;             // of a bfloat16 bucket, from the bucket's begin
+  float* new_master = nullptr;               // where the result goes; may be the same
   Element grad_element = Element::kFloat32;  // the bucket's own, or bfloat16 beside a master
   double grad_scale = 1;                     // gradients are multiplied by it: clipping, loss scaling
   int threads = 1;

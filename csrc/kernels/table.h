@@ -46,7 +46,7 @@ struct SgdScalars {
 // All pointers are at the same element of their buffers; n elements.
 template <class T>
 struct Pointers {
-  T* out;          // a slot, written around the caches; with a wire the master, updated in place
+  T* out;          // a slot, written around the caches; with a wire the master, which it may overwrite
   BFloat16* wire;  // null, or a slot that gets the result rounded
   const T* own;
   const T* grad;

@@ -14,7 +14,7 @@ from torch.optim.optimizer import ParamsT
 
 from decentcomm._C import AdamSettings, Incoming, mix_adam
 from decentcomm.optim.base import Decentralized
-from decentcomm.optim.checks import require_range
+from decentcomm.optim.checks import drop_torch_options, require_range
 from decentcomm.optim.partition import Partition
 
 
@@ -28,7 +28,8 @@ class DAdam(Decentralized):
         eps: Added to the square root of the second moment.
         weight_decay: Coefficient of the decay.
         accumulate: s of AccumAdam: the moments are updated every s steps. Published: 4 at 8 workers, 8 at 16 and 32.
-        options: Of `Decentralized`: topology, module, wire_dtype, max_grad_norm, in_backward and more.
+        options: Of `Decentralized`: topology, module, wire_dtype, max_grad_norm, in_backward and more. torch's foreach
+            and fused mean nothing here; amsgrad and maximize are refused.
     """
 
     DECOUPLED: ClassVar[bool] = False
@@ -52,7 +53,7 @@ class DAdam(Decentralized):
         require_range("accumulate", accumulate, 1)
         self.accumulate = int(accumulate)
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, defaults, **options)
+        super().__init__(params, defaults, **drop_torch_options(options))
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "accumulate": self.accumulate}
@@ -69,9 +70,9 @@ class DAdam(Decentralized):
             for g in self.param_groups
         ]
         mean, square, mean_grad = (part.state_pointer(n, bucket) for n in ("exp_avg", "exp_avg_sq", "mean_grad"))
-        master, threads = part.master_pointer(bucket), torch.get_num_threads()
+        masters, threads = part.master_pointers(bucket, self.steps), torch.get_num_threads()
         state = (mean, square, mean_grad, self.accumulate)
-        return mix_adam(incoming, part.table(bucket), settings, *state, master, grad_scale, threads)
+        return mix_adam(incoming, part.table(bucket), settings, *state, masters, grad_scale, threads)
 
 
 class DAdamW(DAdam):

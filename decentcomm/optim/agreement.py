@@ -17,8 +17,14 @@ def describe(
 ) -> dict[str, Any]:
     """What must be equal on all ranks, as JSON can carry it; `problem` is what is wrong on this rank alone."""
     shapes = [[list(p.shape), str(p.dtype), list(p.stride())] for p in params]
-    plain = {key: repr(value) for key, value in settings.items()}
-    return {"names": list(names), "params": shapes, "settings": plain, "problem": problem}
+    trained = [p.requires_grad for p in params]
+    plain = {key: _repr(value) for key, value in settings.items()}
+    return {"names": list(names), "params": shapes, "trained": trained, "settings": plain, "problem": problem}
+
+
+def _repr(value: Any) -> str:
+    """Of an object that prints its address, its type."""
+    return type(value).__name__ if " at 0x" in repr(value) else repr(value)
 
 
 def group_settings(groups: list[dict[str, Any]]) -> dict[str, Any]:
@@ -52,6 +58,7 @@ def require_agreement(own: dict[str, Any], control: Control) -> None:
         for what, values in (
             ("name", [other["names"][i] for other in everyone]),
             ("shape, dtype and strides", [other["params"][i] for other in everyone]),
+            ("requires_grad", [other["trained"][i] for other in everyone]),
         ):
             _require_equal(f"{name}: {what}", values)
     for key in sorted({key for other in everyone for key in other["settings"]}):

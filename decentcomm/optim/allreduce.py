@@ -1,6 +1,6 @@
 """AllReduce: the baseline. Averages gradients over all ranks at every step, then lets any torch optimizer update.
 
-The same mailbox carries the gradients: version 2t is what step t's backward left, version 2t+1 their mean.
+The same mailbox carries the gradients: version 2t is what the t-th step's backward left, version 2t+1 their mean.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ from decentcomm.errors import DisagreementError
 from decentcomm.exchange.base import seconds_waited
 from decentcomm.exchange.shm import ShmExchange
 from decentcomm.optim import buffers as module_buffers
+from decentcomm.optim import saving
 from decentcomm.optim.agreement import group_settings
+from decentcomm.optim.amp import Unscales
 from decentcomm.optim.base import BUCKET_BYTES
 from decentcomm.optim.flat import FlatLayout
 from decentcomm.optim.start import names_of, start_equal
 
 
-class AllReduce(torch.optim.Optimizer):
+class AllReduce(Unscales, torch.optim.Optimizer):
     """Wraps a torch optimizer; same interface as the decentralized ones. No gradient counts as gradient 0.
+
+    Under a GradScaler gradients are unscaled, then averaged; if they are not finite then, no rank updates.
 
     Args:
         optimizer: Any torch optimizer. Its param_groups are shared, so that schedulers may use either.
@@ -43,26 +47,40 @@ class AllReduce(torch.optim.Optimizer):
     ) -> None:
         module_buffers.require_policy(buffers)
         super().__init__(optimizer.param_groups, optimizer.defaults)
-        self.optimizer, self.state, self.steps = optimizer, optimizer.state, 0
-        self._module, self._buffers = module, buffers
-        world, self._control = init(), control()
-        complete = topologies.make("complete", size=world.size)
-        every = [p for group in self.param_groups for p in group["params"]]
-        names = names_of(self.param_groups, module)
-        name = f"AllReduce of {type(optimizer).__name__}"
-        dtypes = start_equal(name, every, names, module, group_settings(self.param_groups))
-        self._layouts = [FlatLayout([every[i] for i in indices], BUCKET_BYTES) for indices in dtypes]
-        self._exchanges = [
-            ShmExchange(
-                world,
-                self._control,
-                complete,
-                [n * layout.dtype.itemsize for n in layout.buckets],
-                layout.dtype,
-                timeout,
-            )
-            for layout in self._layouts
-        ]
+        self.optimizer, self.steps = optimizer, 0
+        self.param_groups, self.state = optimizer.param_groups, optimizer.state
+        self._module, self._buffers, self._timeout = module, buffers, timeout
+        self._world, self._control, self._version = init(), control(), 0
+        self._layouts: list[FlatLayout] = []
+        self._exchanges: list[ShmExchange] = []
+        self._take_in(0)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As for any torch optimizer. After construction it is collective: all ranks add the same."""
+        if not hasattr(self, "_layouts"):
+            super().add_param_group(param_group)
+            return
+        self.optimizer.add_param_group(param_group)
+        self._take_in(len(self.param_groups) - 1)
+
+    def _take_in(self, first: int) -> None:
+        groups = self.param_groups[first:]
+        every = [p for group in groups for p in group["params"]]
+        names = names_of(groups, self._module, first)
+        name = f"AllReduce of {type(self.optimizer).__name__}"
+        module = self._module if first == 0 else None
+        complete = topologies.make("complete", size=self._world.size)
+        for indices in start_equal(name, every, names, module, group_settings(groups)):
+            layout = FlatLayout([every[i] for i in indices], BUCKET_BYTES)
+            sizes = [n * layout.dtype.itemsize for n in layout.buckets]
+            exchange = ShmExchange(self._world, self._control, complete, sizes, layout.dtype, self._timeout)
+            if self._version > 0:  # as if it had been there in the step before
+                exchange.restart(self._version - 1)
+                for bucket in range(len(sizes)):
+                    exchange.release(bucket, self._version - 1)
+            self._layouts.append(layout)
+            self._exchanges.append(exchange)
+        self._control.all_gather(b"")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -71,30 +89,43 @@ class AllReduce(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        version = 2 * self.steps
+        found_inf, unscale = self._scaling()
+        finite = True
         for layout, exchange in zip(self._layouts, self._exchanges, strict=True):
-            for p, view in zip(layout.params, layout.views(exchange.flat(version)), strict=True):
-                view.zero_() if p.grad is None else view.copy_(p.grad)
-            for bucket in range(len(layout.buckets)):
-                exchange.publish(bucket, version)
-            for bucket in range(len(layout.buckets)):
-                exchange.average(bucket, version)
-            for p, view in zip(layout.params, layout.views(exchange.flat(version + 1)), strict=True):
-                p.grad = view.clone() if p.grad is None else p.grad.copy_(view)
-            for bucket in range(len(layout.buckets)):
-                exchange.release(bucket, version + 1)
-        self.optimizer.step()
+            finite &= self._average(layout, exchange, unscale, look=found_inf is not None)
+        self._version += 2
         self.steps += 1
+        if finite:
+            self.optimizer.step()
         return loss
 
+    def _average(self, layout: FlatLayout, exchange: ShmExchange, unscale: float, look: bool) -> bool:
+        """Make the gradients of one dtype their mean over all ranks; if asked to look, False if it is not finite."""
+        flat, buckets, finite = exchange.flat, range(len(layout.buckets)), True
+        for p, view in zip(layout.params, layout.views(flat(self._version)), strict=True):
+            view.zero_() if p.grad is None else view.copy_(p.grad).mul_(unscale)
+        for bucket in buckets:
+            exchange.publish(bucket, self._version)
+        for bucket in buckets:
+            exchange.average(bucket, self._version)
+        for p, view in zip(layout.params, layout.views(flat(self._version + 1)), strict=True):
+            finite &= not look or bool(view.isfinite().all())
+            if p.requires_grad:  # a frozen parameter must not be decayed
+                p.grad = view.clone() if p.grad is None else p.grad.copy_(view)
+        for bucket in buckets:
+            exchange.release(bucket, self._version + 1)
+        return finite
+
     def state_dict(self) -> dict[str, Any]:
-        """The wrapped optimizer's."""
-        return self.optimizer.state_dict()
+        """The wrapped optimizer's, and the number of steps."""
+        return saving.with_steps(self.optimizer.state_dict(), self.steps)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Into the wrapped optimizer."""
-        self.optimizer.load_state_dict(state_dict)
+        plain, steps = saving.without_steps(state_dict)
+        self.optimizer.load_state_dict(plain)
         self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
+        self.steps = self.steps if steps is None else steps
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

@@ -27,34 +27,36 @@ class InBackward:
         # Parameters hold hooks and we hold parameters: without weak references nothing would be freed in time.
         self._optimizer: Decentralized = weakref.proxy(optimizer)
         self._paused = False
-        self._hooked: set[int] = set()
         self._where: dict[int, tuple[Partition, int]] = {}
-        self._missing: dict[tuple[int, int], set[int]] = {}
+        self._came: set[int] = set()
         self._done: set[tuple[int, int]] = set()
         self.arm()
+
+    @property
+    def started(self) -> bool:
+        """True if backward has updated something and step() has not come yet."""
+        return bool(self._done)
 
     def arm(self) -> None:
         """A new step begins: nothing is done. Parameters that came or were unfrozen since are hooked, too."""
         self._done.clear()
-        alive = weakref.WeakMethod(self._came)
+        self._came.clear()
+        alive = weakref.WeakMethod(self._gradient_of)
 
-        def came(p: torch.Tensor) -> None:
+        def hook(p: torch.Tensor) -> None:
             if (method := alive()) is not None:
                 method(p)
 
         for part in self._optimizer._partitions:
             for bucket in part.buckets:
-                wanted = [p for p in part.params(bucket) if p.requires_grad]
-                self._missing[id(part), bucket] = {id(p) for p in wanted}
-                for p in wanted:
-                    if id(p) not in self._hooked:
-                        self._hooked.add(id(p))
+                for p in part.params(bucket):
+                    if p.requires_grad and id(p) not in self._where:
                         self._where[id(p)] = part, bucket
-                        p.register_post_accumulate_grad_hook(came)  # type: ignore[no-untyped-call]
+                        p.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
     def left(self, todo: list[tuple[Partition, int]]) -> list[tuple[Partition, int]]:
         """Of these, the buckets that backward did not complete."""
-        if hasattr(self._optimizer, "found_inf"):
+        if self._optimizer._scaling()[0] is not None:
             raise UnsupportedError(
                 "GradScaler judges gradients after backward, when in_backward=True has already applied them: "
                 "use in_backward=False, or bfloat16, which needs no scaling"
@@ -73,7 +75,7 @@ class InBackward:
         finally:
             self._paused = False
 
-    def _came(self, p: torch.Tensor) -> None:
+    def _gradient_of(self, p: torch.Tensor) -> None:
         if self._paused:
             return
         part, bucket = self._where[id(p)]
@@ -83,14 +85,15 @@ class InBackward:
                 f"{part.name(p)} got a second gradient in one step, but in_backward=True has already used the first: "
                 "put all but the last backward of a step into `with optimizer.accumulating():`"
             )
-        self._missing[key].discard(id(p))
-        if self._missing[key]:
+        self._came.add(id(p))
+        if any(q.requires_grad and id(q) not in self._came for q in part.params(bucket)):
             return
         optimizer = self._optimizer
         optimizer._require_usable()
         with torch.no_grad(), optimizer._marked():
-            optimizer._get_ready()
-            part.require_own(optimizer.steps)
+            if not self._done:
+                optimizer._get_ready()
+                optimizer._require_own()
             optimizer._step(part, bucket, optimizer._gradients.take(optimizer, [(part, bucket)]))
         self._done.add(key)
         _free(part, bucket)

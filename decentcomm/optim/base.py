@@ -12,7 +12,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.optim.optimizer import ParamsT
@@ -27,12 +27,13 @@ from decentcomm.monitor import WaitWatch
 from decentcomm.optim import buffers as module_buffers
 from decentcomm.optim import saving
 from decentcomm.optim.agreement import group_settings
+from decentcomm.optim.amp import Unscales
 from decentcomm.optim.backward import InBackward
 from decentcomm.optim.checks import require_range
 from decentcomm.optim.ddp import QuietDDP
 from decentcomm.optim.flat import FlatLayout
 from decentcomm.optim.gradients import NONFINITE, Gradients
-from decentcomm.optim.join import joined
+from decentcomm.optim.joining import join
 from decentcomm.optim.partition import Partition
 from decentcomm.optim.start import names_of, start_equal
 from decentcomm.topology import Topology
@@ -43,7 +44,7 @@ DEFAULT_TOPOLOGY = "one-peer-exponential"
 BUCKET_BYTES = 25 * 2**20
 
 
-class Decentralized(torch.optim.Optimizer):
+class Decentralized(Unscales, torch.optim.Optimizer):
     """Base of the decentralized optimizers. A subclass names its state buffers and calls its kernel.
 
     Construction is collective: parameters (and with `module` its buffers) become equal to rank 0's, and ranks that hold
@@ -65,8 +66,6 @@ class Decentralized(torch.optim.Optimizer):
         buffers: What buffers of `module` are inside `averaged()`: "average" over all ranks, or this rank's ("local").
         wait_warning: Warn, once, when more than this share of the time goes into waiting for neighbours; None: never.
     """
-
-    _step_supports_amp_scaling = True  # GradScaler then calls step() also if it found infinities, and lets us unscale
 
     def __init__(
         self,
@@ -94,12 +93,13 @@ class Decentralized(torch.optim.Optimizer):
             )
         self.steps = 0
         self._bytes = 0
-        self._met, self._averaging, self._failed, self._process = False, False, "", os.getpid()
+        self._met, self._showing, self._failed, self._process = False, "", "", os.getpid()
+        self._tell: Callable[[int], None] | None = None
+        self._in_backward: InBackward | None = None
         self._module, self._buffers, self._wire = module, buffers, wire_dtype
         self._bucket_bytes, self._timeout = bucket_bytes, timeout
         self._gradients = Gradients(max_grad_norm, nonfinite)
         self._watch = WaitWatch(wait_warning)
-        self._after_step: list[Callable[[], None]] = []
         self._names: dict[int, str] = {}
         self._partitions: list[Partition] = []
         options: dict[str, Any] = {
@@ -108,15 +108,18 @@ class Decentralized(torch.optim.Optimizer):
             "max_grad_norm": max_grad_norm,
         }
         options |= {"nonfinite": nonfinite, "in_backward": in_backward, "buffers": buffers}
+        self._updates_in_backward = in_backward
         self._take_in(0, {**options, **self._settings()})
         self._in_backward = InBackward(self) if in_backward else None
         self._ddp = QuietDDP(p for part in self._partitions for p in part.layout.params)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As for any torch optimizer. After construction it is collective: all ranks add the same."""
-        super().add_param_group(param_group)
         if not hasattr(self, "_partitions"):
+            super().add_param_group(param_group)
             return
+        self._require_whole()
+        super().add_param_group(param_group)
         try:
             self._take_in(len(self.param_groups) - 1, {})
         except BaseException:
@@ -139,7 +142,14 @@ class Decentralized(torch.optim.Optimizer):
             layout = FlatLayout(params, self._bucket_bytes, wire)
             buckets = [elements * layout.wire.itemsize for elements in layout.buckets]
             exchange = ShmExchange(self._world, self._control, self.topology, buckets, layout.wire, self._timeout)
-            part = Partition(layout, [group_of[i] for i in indices], exchange, self._state_names(), self._names)
+            part = Partition(
+                layout,
+                [group_of[i] for i in indices],
+                exchange,
+                self._state_names(),
+                self._names,
+                self._updates_in_backward,
+            )
             self._partitions.append(part)
         saving.expose(self)
         self._met = False
@@ -163,8 +173,8 @@ class Decentralized(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._get_ready()
-        for part in self._partitions:
-            part.require_own(self.steps)
+        if self._in_backward is None or not self._in_backward.started:
+            self._require_own()
         todo = [(part, b) for part in self._partitions for b in part.buckets]
         if self._in_backward is not None:
             todo = self._in_backward.left(todo)
@@ -177,7 +187,7 @@ class Decentralized(torch.optim.Optimizer):
 
     def mix(self) -> None:
         """A step without gradients: mix with the neighbours, update nothing. Other ranks may call `step` meanwhile."""
-        self._require_usable()
+        self._require_whole()
         self._get_ready()
         todo = [(part, b) for part in self._partitions for b in part.buckets]
         with torch.no_grad(), self._marked():
@@ -185,6 +195,10 @@ class Decentralized(torch.optim.Optimizer):
                 part.drop_gradients(bucket)
                 self._step(part, bucket, 1.0)
             self._finish()
+
+    def _require_own(self) -> None:
+        for part in self._partitions:
+            part.require_own(self.steps)
 
     def _step(self, part: Partition, bucket: int, grad_scale: float) -> None:
         """One bucket, whose gradients have been taken."""
@@ -205,8 +219,8 @@ class Decentralized(torch.optim.Optimizer):
             self._in_backward.arm()
         self._ddp.stop_looking()
         self._watch.look(self.steps, self._seconds_waited)
-        for tell in self._after_step:
-            tell()
+        if self._tell is not None:
+            self._tell(self.steps)
 
     def _get_ready(self) -> None:
         """Before the first step: all ranks meet, and start from what their parameters are now."""
@@ -218,11 +232,29 @@ class Decentralized(torch.optim.Optimizer):
         self._control.all_gather(b"")
         self._met = True
 
+    def meet(self) -> None:
+        """Call it on all ranks after changing parameters in place: all go on from what they are at the next step.
+
+        Not needed before the first step and after `load_state_dict` and `add_param_group`.
+        """
+        self._require_whole()
+        self._met = False
+
     def join(self) -> AbstractContextManager[None]:
-        """Ranks may take different numbers of steps inside; whoever is done mixes on until all are. Collective."""
-        self._require_usable()
+        """Ranks may take different numbers of steps inside; whoever is done mixes on until all are. Collective.
+
+        For several optimizers at once: `decentcomm.optim.join`.
+        """
+        return join(self)
+
+    def _enter_join(self, tell: Callable[[int], None]) -> None:
+        self._require_whole()
         self._get_ready()
-        return joined(self, self._world, self._control, self._timeout)
+        tell(self.steps)
+        self._tell = tell
+
+    def _leave_join(self) -> None:
+        self._tell = None
 
     def accumulating(self) -> AbstractContextManager[None]:
         """With in_backward: inside, backward only accumulates gradients, for all but the last micro-batch of a step."""
@@ -236,24 +268,42 @@ class Decentralized(torch.optim.Optimizer):
 
         So are, with `module` and buffers="average", the model's buffers. Collective.
         """
-        self._require_usable()
+        self._require_together()
         means = self._means()
         restore = module_buffers.average(self._module, self._buffers)
-        for part, mean in zip(self._partitions, means, strict=True):
-            for p, view in zip(part.layout.params, part.layout.views(mean.to(part.layout.dtype)), strict=True):
+        try:
+            with self._show("averaged()", means):
+                yield
+        finally:
+            restore()
+
+    @contextmanager
+    def private(self) -> Iterator[None]:
+        """Inside the with-block the parameters are a copy that no neighbour reads, to evaluate with other weights.
+
+        Afterwards the replica is as it was.
+        """
+        self._require_whole()
+        with self._show("private()", [part.wide(self.steps).clone() for part in self._partitions]):
+            yield
+
+    @contextmanager
+    def _show(self, where: str, flats: list[torch.Tensor]) -> Iterator[None]:
+        """Make the parameters views of these for a while."""
+        for part, flat in zip(self._partitions, flats, strict=True):
+            for p, view in zip(part.layout.params, part.layout.views(flat.to(part.layout.dtype)), strict=True):
                 p.data = view
-        self._averaging = True
+        self._showing = where
         try:
             yield
         finally:
-            self._averaging = False
-            restore()
+            self._showing = ""
             for part in self._partitions:
                 part.point_to(self.steps)
 
     def consensus_distance(self) -> float:
         """Sum over ranks of |x_i - mean|^2, relative to |mean|^2: 0 if all replicas are equal. Collective."""
-        self._require_usable()
+        self._require_together()
         apart = size = 0.0
         for part, mean in zip(self._partitions, self._means(), strict=True):
             apart += float((part.wide(self.steps) - mean).double().square().sum())
@@ -274,18 +324,22 @@ class Decentralized(torch.optim.Optimizer):
 
         A run goes on bit for bit if every rank saves this and its model's state at the same step.
         """
+        self._require_own_parameters()
+        self._require_no_half_step()
         return saving.with_steps(super().state_dict(), self.steps)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` or torch's optimizer of the same rule returned; all ranks meet at the next step.
 
-        Parameters are the model's to load, before or after.
+        Parameters are the model's to load, before or after. Also after a step has failed, if all ranks do it.
         """
-        self._require_usable()
+        self._require_own_parameters()
         groups, self.steps = saving.load(self, self._partitions, state_dict)
         super().load_state_dict(groups)
         saving.expose(self)
-        self._met = False
+        self._met, self._failed = False, ""
+        if self._in_backward is not None:
+            self._in_backward.arm()
 
     def _means(self) -> list[torch.Tensor]:
         """The mean over all ranks of every partition, in full precision. Collective."""
@@ -319,17 +373,40 @@ class Decentralized(torch.optim.Optimizer):
         return {"topology": f"{self.topology!r} with weights {digest}"}
 
     def _require_usable(self) -> None:
-        """Raise if this optimizer cannot go on."""
+        """Raise if this optimizer cannot step."""
         if self._failed:
             raise UnsupportedError(
-                f"a step failed before ({self._failed}), so this replica is incomplete; restart the run"
+                f"a step failed before ({self._failed}), so this replica is incomplete: "
+                "load a checkpoint on all ranks, or restart the run"
             )
+        self._require_own_parameters()
+
+    def _require_own_parameters(self) -> None:
         if self._process != os.getpid():
-            raise UnsupportedError("this optimizer belongs to the parent process: a forked child must not step it")
-        if self._averaging:
-            raise UnsupportedError(
-                "inside averaged() the parameters are the mean of all replicas: leave the block first"
-            )
+            raise UnsupportedError("this optimizer belongs to the parent process: a forked child must not use it")
+        if self._showing:
+            raise UnsupportedError(f"inside {self._showing} the parameters are not this rank's: leave the block first")
+
+    def _require_no_half_step(self) -> None:
+        if self._in_backward is not None and self._in_backward.started:
+            raise UnsupportedError("backward has already updated some parameters (in_backward=True): call step() first")
+
+    def _require_whole(self) -> None:
+        """Raise if this optimizer cannot step, or is in the middle of one."""
+        self._require_usable()
+        self._require_no_half_step()
+
+    def _require_together(self) -> None:
+        """Raise if not all ranks can be expected to do the same now."""
+        self._require_whole()
+        if self._tell is not None:
+            raise UnsupportedError("inside join() other ranks may be out of batches: leave the block first")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise UnsupportedError("this optimizer shares memory with other ranks: copy its state_dict() instead")
+
+    def __getstate__(self) -> NoReturn:
+        raise UnsupportedError("this optimizer shares memory with other ranks: save its state_dict() instead")
 
 
 def _check_options(
@@ -342,5 +419,7 @@ def _check_options(
     module_buffers.require_policy(buffers)
     if max_grad_norm is not None:
         require_range("max_grad_norm", max_grad_norm, 0.0)
-        if in_backward:
-            raise ConfigError("max_grad_norm needs all gradients before the first update: not with in_backward=True")
+    if in_backward and (max_grad_norm is not None or nonfinite == "skip"):
+        raise ConfigError(
+            "max_grad_norm and nonfinite='skip' need all gradients before the first update: not with in_backward=True"
+        )

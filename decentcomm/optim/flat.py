@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -77,15 +78,10 @@ class FlatLayout:
         ]
 
 
-def by_dtype(params: Iterable[torch.Tensor], names: Sequence[str]) -> list[list[int]]:
+def by_dtype(params: Sequence[torch.Tensor], names: Sequence[str]) -> list[list[int]]:
     """Indices of the parameters of each dtype; refuses, with its name, what cannot be held."""
     groups: dict[torch.dtype, list[int]] = {}
-    owner: dict[int, str] = {}
     for i, (p, name) in enumerate(zip(params, names, strict=True)):
-        if p.numel() and owner.setdefault(p.data_ptr(), name) is not name:
-            raise UnsupportedError(
-                f"{owner[p.data_ptr()]} and {name} share memory: give tied weights as one Parameter, once"
-            )
         if p.device.type != "cpu":
             raise UnsupportedError(
                 f"{name} is on {p.device}: this version trains on CPUs; move the model with .to('cpu')"
@@ -96,7 +92,16 @@ def by_dtype(params: Iterable[torch.Tensor], names: Sequence[str]) -> list[list[
         if p.layout != torch.strided or not is_dense(p):
             raise UnsupportedError(f"{name} is not a dense tensor (strides {p.stride()}); make it .contiguous()")
         groups.setdefault(p.dtype, []).append(i)
+    _require_apart(params, names)
     return list(groups.values())
+
+
+def _require_apart(params: Sequence[torch.Tensor], names: Sequence[str]) -> None:
+    """Raise if two of them share memory."""
+    ranges = [(p.data_ptr(), p.data_ptr() + p.nbytes, name) for p, name in zip(params, names, strict=True) if p.nbytes]
+    for (_, end, first), (begin, _, second) in pairwise(sorted(ranges, key=lambda r: r[0])):
+        if begin < end:
+            raise UnsupportedError(f"{first} and {second} share memory: give tied weights as one Parameter, once")
 
 
 def is_dense(p: torch.Tensor) -> bool:

@@ -37,14 +37,12 @@ class Gradients:
 
     def take(self, optimizer: Decentralized, todo: Sequence[tuple[Partition, int]]) -> float:
         """Take the gradients of these buckets, or none if they are to be skipped; returns their factor."""
-        # A GradScaler that calls step() sets these for the time of the call.
-        found_inf, scale = (getattr(optimizer, name, None) for name in ("found_inf", "grad_scale"))
+        found_inf, unscale = optimizer._scaling()
         for part, bucket in todo:
             part.take_gradients(bucket)
-        if found_inf is not None and float(found_inf) != 0:
+        if found_inf:
             self._skip(optimizer.steps, todo)
             return 1.0
-        unscale = 1.0 if scale is None else 1.0 / float(scale)
         if self._max_norm is None and (found_inf is not None or self._nonfinite == "raise"):
             return unscale  # the scaler has looked, or the kernel will
         squares = [sum_of_squares(part.table(bucket), torch.get_num_threads()) for part, bucket in todo]

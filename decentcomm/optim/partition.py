@@ -1,8 +1,8 @@
 """`Partition`: the parameters of one dtype, the flat buffer that they are views of, and the state beside it.
 
 Parameters lie in the slots of the exchange, two of them, and move to the other one at each step. What travels as
-bfloat16 has a master besides: a private flat buffer in float32, which the kernel updates in place while the slot gets
-it rounded. Parameters in float32 are then views of the master, parameters in bfloat16 views of the slots.
+bfloat16 has a master besides: a private flat buffer in float32, while the slots get it rounded. Parameters in float32
+are then views of the master, parameters in bfloat16 views of the slots.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Partition:
         exchange: Carries the flat buffer.
         state_names: Flat buffers that the update rule wants.
         names: What to call each parameter, by id.
+        in_backward: Parameters may be read while they are updated: a master that they are views of becomes two, too.
     """
 
     def __init__(
@@ -38,24 +39,22 @@ class Partition:
         exchange: Exchange,
         state_names: tuple[str, ...],
         names: Mapping[int, str],
+        in_backward: bool = False,
     ) -> None:
         self.layout, self.exchange, self._names = layout, exchange, names
         self.buckets = range(len(layout.buckets))
         narrow = layout.wire == torch.bfloat16
-        self.master = torch.zeros(layout.size) if narrow else None
-        self.in_slots = self.master is None or layout.dtype == torch.bfloat16
+        self.in_slots = not narrow or layout.dtype == torch.bfloat16
+        masters = 0 if not narrow else 1 if self.in_slots or not in_backward else 2
+        self._masters = [torch.zeros(layout.size) for _ in range(masters)]
         wide = torch.float32 if narrow else layout.dtype
         self.state = {name: torch.zeros(layout.size, dtype=wide) for name in state_names}
-        if self.master is not None and self.in_slots:
-            self.state["master"] = self.master
+        if self._masters and self.in_slots:
+            self.state["master"] = self._masters[0]
         self.state_views = {name: layout.views(flat) for name, flat in self.state.items()}
         self.steps = torch.zeros(len(layout.params))  # updates of each parameter
         self._counts = self.steps.numpy()  # the same memory
-        if self.in_slots:
-            self._views = [layout.views(exchange.flat(version)) for version in (0, 1)]
-        else:
-            assert self.master is not None
-            self._views = [layout.views(self.master)] * 2
+        self._views = [layout.views(self._home(version)) for version in (0, 1)]
         self._places = [layout.bucket_places(b) for b in self.buckets]
         self._indices = [[place.index for place in places] for places in self._places]
         self._grads: list[list[torch.Tensor | None]] = [[] for _ in self.buckets]
@@ -68,6 +67,8 @@ class Partition:
             )
             for b, places in enumerate(self._places)
         ]
+        ends = [[p.offset, p.offset + p.count - 1] for p in layout.places if p.count]
+        self._sampled = torch.tensor(ends, dtype=torch.int64).view(-1)
         self._versions: list[int] = []
         self._warned = False
         for p, view in zip(layout.params, self._views[0], strict=True):
@@ -78,7 +79,11 @@ class Partition:
 
     def wide(self, version: int) -> torch.Tensor:
         """The flat buffer in full precision."""
-        return self.exchange.flat(version) if self.master is None else self.master
+        return self._masters[version % len(self._masters)] if self._masters else self.exchange.flat(version)
+
+    def _home(self, version: int) -> torch.Tensor:
+        """The flat buffer that parameters are views of."""
+        return self.exchange.flat(version) if self.in_slots else self.wide(version)
 
     def start(self, version: int) -> None:
         """Whatever the parameters are now becomes `version`, complete. All ranks, between two barriers."""
@@ -91,12 +96,10 @@ class Partition:
                 )
             if p.data_ptr() != view.data_ptr():
                 view.copy_(p.detach())
-        slot = self.exchange.flat(version)
-        if self.master is not None and self.in_slots:  # what was loaded or changed in place wins over the old master
-            stale = self.master.to(slot.dtype) != slot
-            self.master[stale] = slot[stale].float()
-        elif self.master is not None:
-            slot.copy_(self.master)
+        if self.in_slots:
+            self._refresh_master(version)
+        else:
+            self.exchange.flat(version).copy_(self.wide(version))
         self.point_to(version, changed=False)  # this may be in the middle of the first backward
         self.exchange.restart(version)
 
@@ -111,9 +114,21 @@ class Partition:
             if changed:
                 increment_version(p)
         self._versions = [p._version for p in self.layout.params]
+        self._sample = self._home(version).index_select(0, self._sampled)
+
+    def _refresh_master(self, version: int) -> None:
+        """What was loaded or changed in place wins over the old master."""
+        if self._masters:
+            slot, master = self.exchange.flat(version), self._masters[0]
+            stale = master.to(slot.dtype) != slot
+            master[stale] = slot[stale].float()
 
     def require_own(self, version: int) -> None:
-        """Raise if a parameter was pointed elsewhere; warn, once, if it was written to since it was published."""
+        """Raise if a parameter was pointed elsewhere; warn, once, if it was written to since it was published.
+
+        Writing through p.data leaves no trace but the values: the first and last of each parameter are looked at.
+        """
+        changed = []
         own = zip(self.layout.params, self._views[version % 2], self._versions, self.names(), strict=True)
         for p, view, seen, name in own:
             if p.data_ptr() != view.data_ptr():
@@ -121,14 +136,24 @@ class Partition:
                     f"{name} is no longer where this optimizer put it: was it moved, converted "
                     "(model.double()) or given to another optimizer? Do that first, then make the optimizer"
                 )
-            if p._version != seen and not self._warned:
-                self._warned = True
-                warnings.warn(
-                    f"{name} was changed in place between steps, while neighbours may be reading it: "
-                    "they mix the old or the new value. Change parameters before the first step, through gradients, "
-                    "or call load_state_dict on all ranks, which lets them meet",
-                    stacklevel=4,
-                )
+            if p._version != seen:
+                changed.append(name)
+        differs = self._home(version).index_select(0, self._sampled) != self._sample
+        if bool(differs.any()):
+            filled = [name for name, place in zip(self.names(), self.layout.places, strict=True) if place.count]
+            changed += [filled[i // 2] for i in differs.nonzero().view(-1).tolist()]
+        if not changed:
+            return
+        if self.in_slots:
+            self._refresh_master(version)
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{changed[0]} was changed in place between steps, while neighbours may be reading it: they mix the "
+                "old or the new value. If all ranks change parameters on purpose, call meet() then; to evaluate with "
+                "other values, use `with optimizer.private():`",
+                stacklevel=4,
+            )
 
     def name(self, p: torch.Tensor) -> str:
         """What to call a parameter."""
@@ -142,9 +167,10 @@ class Partition:
         """Address of a bucket in a state buffer; 0 if there is no such buffer."""
         return self._pointer(self.state.get(name), bucket)
 
-    def master_pointer(self, bucket: int) -> int:
-        """Address of a bucket in the master; 0 if there is none."""
-        return self._pointer(self.master, bucket)
+    def master_pointers(self, bucket: int, step: int) -> tuple[int, int]:
+        """Address of a bucket in the master before and after a step; 0 if there is none."""
+        before, after = (self.wide(v) if self._masters else None for v in (step, step + 1))
+        return self._pointer(before, bucket), self._pointer(after, bucket)
 
     def take_gradients(self, bucket: int) -> None:
         """Note where the bucket's gradients are now, and keep them alive until it is updated."""

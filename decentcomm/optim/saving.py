@@ -16,7 +16,8 @@ from decentcomm.optim.partition import Partition
 if TYPE_CHECKING:
     from decentcomm.optim.base import Decentralized
 
-KEY = "decentcomm"
+KEY = "decentcomm_steps"
+"""In the saved param groups, where torch and everything built on it keep what they do not know."""
 
 
 def expose(optimizer: Decentralized) -> None:
@@ -29,18 +30,27 @@ def expose(optimizer: Decentralized) -> None:
 
 def with_steps(state_dict: dict[str, Any], steps: int) -> dict[str, Any]:
     """A torch optimizer's state and the number of steps, which is the place in the topology."""
-    return {**state_dict, KEY: {"steps": steps}}
+    return {**state_dict, "param_groups": [{**group, KEY: steps} for group in state_dict["param_groups"]]}
+
+
+def without_steps(state_dict: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+    """A torch optimizer's state again, and the number of steps, if they are known."""
+    groups = state_dict["param_groups"]
+    steps = next((int(group[KEY]) for group in groups if KEY in group), None)
+    return {**state_dict, "param_groups": [{k: v for k, v in g.items() if k != KEY} for g in groups]}, steps
 
 
 def load(
     optimizer: Decentralized, partitions: Sequence[Partition], state_dict: dict[str, Any]
 ) -> tuple[dict[str, Any], int]:
     """Copy the state into the flat buffers; returns what is left for torch to load, the groups, and the steps."""
+    state_dict, steps = without_steps(state_dict)
     saved = state_dict["state"]
     numbers = [i for group in state_dict["param_groups"] for i in group["params"]]
     every = [p for group in optimizer.param_groups for p in group["params"]]
-    if len(numbers) != len(every):
-        raise UnsupportedError(f"the saved state is of {len(numbers)} parameters, this optimizer has {len(every)}")
+    sizes, own = ([len(g["params"]) for g in groups] for groups in (state_dict["param_groups"], optimizer.param_groups))
+    if sizes != own:
+        raise UnsupportedError(f"the saved state has groups of {sizes} parameters, this optimizer of {own}")
     number = {id(p): i for p, i in zip(every, numbers, strict=True)}
     for part in partitions:
         for p, name in zip(part.layout.params, part.names(), strict=True):
@@ -59,7 +69,7 @@ def load(
                         views[i].copy_(p)
                     else:
                         views[i].zero_()
-    return {"state": {}, "param_groups": state_dict["param_groups"]}, int(state_dict.get(KEY, {"steps": most})["steps"])
+    return {"state": {}, "param_groups": state_dict["param_groups"]}, int(most) if steps is None else steps
 
 
 def _require_fit(name: str, p: torch.Tensor, values: dict[str, Any], part: Partition) -> None:

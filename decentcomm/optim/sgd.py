@@ -10,7 +10,7 @@ from torch.optim.optimizer import ParamsT
 from decentcomm._C import Incoming, SgdSettings, mix_sgd
 from decentcomm.errors import ConfigError, UnsupportedError
 from decentcomm.optim.base import Decentralized
-from decentcomm.optim.checks import require_range
+from decentcomm.optim.checks import drop_torch_options, require_range
 from decentcomm.optim.partition import Partition
 
 
@@ -24,7 +24,8 @@ class DSGD(Decentralized):
         dampening: Dampening of momentum.
         weight_decay: Added to the gradient, times the own parameters.
         nesterov: Nesterov momentum; needs momentum and no dampening.
-        options: Of `Decentralized`: topology, module, wire_dtype, max_grad_norm, in_backward and more.
+        options: Of `Decentralized`: topology, module, wire_dtype, max_grad_norm, in_backward and more. torch's foreach
+            and fused mean nothing here; amsgrad and maximize are refused.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class DSGD(Decentralized):
             "weight_decay": weight_decay,
             "nesterov": nesterov,
         }
-        super().__init__(params, defaults, **options)
+        super().__init__(params, defaults, **drop_torch_options(options))
 
     def _state_names(self) -> tuple[str, ...]:
         return ("momentum_buffer",) if any(g["momentum"] != 0 for g in self.param_groups) else ()
@@ -63,5 +64,5 @@ class DSGD(Decentralized):
         momentum = part.state_pointer("momentum_buffer", bucket)
         if not momentum and any(g["momentum"] != 0 for g in self.param_groups):
             raise UnsupportedError("momentum was 0 when this optimizer was made and cannot be raised later")
-        master, threads = part.master_pointer(bucket), torch.get_num_threads()
-        return mix_sgd(incoming, part.table(bucket), settings, momentum, master, grad_scale, threads)
+        masters, threads = part.master_pointers(bucket, self.steps), torch.get_num_threads()
+        return mix_sgd(incoming, part.table(bucket), settings, momentum, masters, grad_scale, threads)

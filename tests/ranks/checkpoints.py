@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 import decentcomm as dc
 from tests.ranks.cases import apart, batch, digest, flat, refusal, run_cases
@@ -186,7 +187,12 @@ def from_adamw() -> dict[str, Any]:
             net(batch(t)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-    return {"error": apart(*(flat(net.parameters()) for net in nets)), "steps": again.steps}
+    error = apart(*(flat(net.parameters()) for net in nets))
+    again.mix()
+    taken = get_optimizer_state_dict(nets[1], again)  # as torch's own tools save it
+    other = dc.optim.DAdamW(nets[0].parameters(), lr=0.01)
+    set_optimizer_state_dict(nets[0], other, taken)
+    return {"error": error, "steps": again.steps, "kept": other.steps}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """Param groups, parameters of all kinds, gradients and their policies: ranks for test_groups.py."""
 
+import copy
 import math
+import pickle
+import time
 import warnings
 from typing import Any
 
@@ -191,11 +194,161 @@ def in_backward() -> dict[str, Any]:
             optimizer.step()
             optimizer.zero_grad()
         results.append(digest(*params))
-    twice = mlp()
-    optimizer = dc.optim.DSGD(twice.parameters(), module=twice, in_backward=True)
-    twice(batch(0)).sum().backward()
-    second = refusal(lambda: twice(batch(0)).sum().backward())
-    return {"equal": results[0] == results[1], "left": max(early), "second": second}
+    return {"equal": results[0] == results[1], "left": max(early)}
+
+
+class StraightThrough(torch.nn.Module):
+    """Uses a weight once more without a gradient, so that backward reads it after its own gradient is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Some output."""
+        return self.second(self.first(x) @ self.second.weight.detach().T)
+
+
+def in_backward_of_all_kinds() -> dict[str, bool]:
+    """Unfreezing, reading a weight once more, and every precision: as step()."""
+    said = {}
+    for name, dtype, wire in (
+        ("float32", torch.float32, None),
+        ("wire", torch.float32, torch.bfloat16),
+        ("bfloat16", torch.bfloat16, None),
+    ):
+        digests = set()
+        for inside in (False, True):
+            net = StraightThrough().to(dtype)
+            net.first.weight.requires_grad_(False)
+            options = {"topology": "ring", "bucket_bytes": 64, "in_backward": inside, "wire_dtype": wire}
+            optimizer = dc.optim.DAdamW(net.parameters(), lr=0.1, **options)
+            for t in range(6):
+                net.first.weight.requires_grad_(t >= 2)
+                net(batch(t).to(dtype)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            digests.add(digest(*net.parameters()))
+            said[f"{name} steps"] = float(optimizer.state[net.first.weight]["step"]) == 4
+        said[name] = len(digests) == 1
+    return said
+
+
+def in_the_middle_of_a_step() -> dict[str, str]:
+    """Between a backward that updates and step() nothing else is allowed."""
+    net = mlp()
+    optimizer = dc.optim.DSGD(net.parameters(), module=net, in_backward=True)
+    net(batch(0)).sum().backward()
+    return {
+        "second": refusal(lambda: net(batch(0)).sum().backward()),
+        "mix": refusal(optimizer.mix),
+        "save": refusal(optimizer.state_dict),
+        "group": refusal(lambda: optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))]})),
+        "averaged": refusal(lambda: optimizer.averaged().__enter__()),
+        "skip": refusal(lambda: dc.optim.DSGD(mlp().parameters(), in_backward=True, nonfinite="skip")),
+        "clip": refusal(lambda: dc.optim.DSGD(mlp().parameters(), in_backward=True, max_grad_norm=1.0)),
+    }
+
+
+def changed_in_place(dtype: str) -> dict[str, Any]:
+    """Writes through p.data are noticed and count; meet() makes them safe, private() keeps them from neighbours."""
+    world = dc.world()
+    p = torch.nn.Parameter(torch.full((40,), 1.0, dtype=getattr(torch, dtype)))
+    optimizer = dc.optim.DSGD([p], lr=0.0, topology="ring")
+    optimizer.mix()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for t in range(4):
+            with optimizer.private():
+                p.data.fill_(100.0)
+                time.sleep(0.1 * world.rank)
+            optimizer.mix()
+            if t == 2:
+                p.data.fill_(5.0)
+                optimizer.meet()
+        untouched = [str(w.message) for w in caught]
+        after = p.detach().float().tolist()
+        p.data.fill_(3.0)
+        optimizer.step()
+    return {"quiet": untouched, "after": after, "warned": [str(w.message) for w in caught], "set": float(p[0].detach())}
+
+
+def recovers(narrow: str) -> dict[str, Any]:
+    """After a bad gradient all ranks go back to what they saved, in the same processes."""
+    world, net = dc.world(), mlp()
+    wire = torch.bfloat16 if narrow else None
+    optimizer = dc.optim.DAdamW(net.parameters(), lr=0.01, topology="ring", timeout=2.0, wire_dtype=wire)
+
+    def train(steps: range, bad: int = -1) -> None:
+        for t in steps:
+            loss = net(batch(t)).square().mean()
+            (loss * math.nan if world.rank == 1 and t == bad else loss).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    train(range(3))
+    saved = copy.deepcopy((net.state_dict(), optimizer.state_dict()))
+    train(range(3, 8))
+    straight = digest(*net.parameters())
+    for bad in (-1, 5):
+        net.load_state_dict(saved[0])
+        optimizer.load_state_dict(saved[1])
+        error = refusal(lambda bad=bad: train(range(3, 8), bad))
+    optimizer.zero_grad()
+    failed = refusal(optimizer.step)
+    net.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    train(range(3, 8))
+    return {"error": error, "failed": failed, "equal": digest(*net.parameters()) == straight}
+
+
+def baseline() -> dict[str, Any]:
+    """AllReduce: frozen parameters stay, added groups train, an overflow on one rank skips the update on all."""
+    world, net = dc.world(), mlp()
+    net[0].requires_grad_(False)
+    frozen = net[0].weight.clone()
+    added = torch.nn.Parameter(torch.zeros(3))
+    optimizer = dc.optim.AllReduce(torch.optim.AdamW(net.parameters(), lr=0.1, weight_decay=0.1))
+    scale = torch.amp.GradScaler("cpu", init_scale=8.0)
+    digests = []
+    for t in range(6):
+        if t == 2:
+            optimizer.add_param_group({"params": [added], "lr": 0.5})
+        loss = (net(batch(t)) + added).square().mean()
+        scale.scale(loss * math.inf if world.rank == 1 and t == 4 else loss).backward()
+        scale.step(optimizer)
+        scale.update()
+        optimizer.zero_grad()
+        digests.append(digest(*net.parameters(), added))
+    optimizer.consensus_distance()
+    return {
+        "frozen": torch.equal(net[0].weight, frozen),
+        "added": float(added.detach().abs().sum()),
+        "skipped": digests[4] == digests[3],
+        "went on": digests[5] != digests[4],
+        "scale": scale.get_scale(),
+    }
+
+
+def refused() -> dict[str, str]:
+    """Words for what cannot be."""
+    p, q = torch.nn.Parameter(torch.zeros(6)), torch.nn.Parameter(torch.zeros(2))
+    optimizer = dc.optim.DAdamW([p], fused=True, foreach=False)
+    whole = torch.zeros(10)
+    with optimizer.averaged():
+        inside = refusal(lambda: dc.checkpoint.save("nowhere", torch.nn.Linear(1, 1), optimizer))
+    with optimizer.join():
+        joined = refusal(optimizer.consensus_distance)
+    return {
+        "amsgrad": refusal(lambda: dc.optim.DAdamW([q], amsgrad=True)),
+        "maximize": refusal(lambda: dc.optim.DSGD([q], maximize=True)),
+        "copy": refusal(lambda: copy.deepcopy(optimizer)),
+        "pickle": refusal(lambda: pickle.dumps(optimizer)),
+        "overlap": refusal(lambda: dc.optim.DSGD([torch.nn.Parameter(whole[:6]), torch.nn.Parameter(whole[4:])])),
+        "inside averaged": inside,
+        "inside join": joined,
+    }
 
 
 def changed_before_the_first_step() -> dict[str, Any]:

@@ -115,6 +115,8 @@ def differ(what: str) -> str:
     net = torch.nn.Linear(4, 3 if odd and what == "shape" else 2)
     if odd and what == "dtype":
         net.bias = torch.nn.Parameter(net.bias.detach().double())
+    if odd and what == "frozen":
+        net.bias.requires_grad_(False)
     params = list(net.parameters())
     if odd and what == "order":
         params.reverse()

@@ -58,6 +58,19 @@ def join() -> dict[str, Any]:
     return {"error": apart(p, x[world.rank]), "steps": optimizer.steps, "updates": float(optimizer.state[p]["step"])}
 
 
+def join_two() -> dict[str, Any]:
+    """Two optimizers in one loop, as of a GAN."""
+    world = dc.world()
+    params = [torch.nn.Parameter(noise(30, seed=s)) for s in (1, 2)]
+    optimizers = [dc.optim.DSGD([p], lr=0.1, topology="ring") for p in params]
+    with dc.optim.join(*optimizers):
+        for t in range(2 + 2 * world.rank):
+            for p, optimizer in zip(params, optimizers, strict=True):
+                p.grad = noise(30, seed=t)
+                optimizer.step()
+    return {"steps": [o.steps for o in optimizers], "distance": optimizers[1].consensus_distance()}
+
+
 def join_of_the_dead() -> str:
     """Rank 1 never leaves the block: the others' wait ends."""
     p = torch.nn.Parameter(torch.zeros(4))
@@ -132,22 +145,36 @@ class Batches(Dataset[torch.Tensor]):
 def dataloader() -> dict[str, Any]:
     """Worker processes that fork while the engine has threads and shared memory; new ones in each epoch."""
     torch.set_num_threads(2)
-    net = torch.nn.Linear(6, 200_000)  # large enough for the engine's threads
-    torch.nn.init.constant_(net.weight, 0.1)
-    optimizer = dc.optim.DSGD(net.parameters(), lr=1e-3, topology="ring")
-    workers, steps = set(), 0
-    for _ in range(2):
-        for x, made in DataLoader(Batches(), batch_size=None, num_workers=2):
-            net(x).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            workers.add(int(made))
-            steps += 1
+    digests, workers = set(), set()
+    for count in (2, 0):
+        net = torch.nn.Linear(6, 200_000)  # large enough for the engine's threads
+        torch.nn.init.constant_(net.weight, 0.1)
+        torch.nn.init.zeros_(net.bias)
+        optimizer = dc.optim.DSGD(net.parameters(), lr=1.0, topology="ring")
+        for _ in range(2):
+            for x, made in DataLoader(Batches(), batch_size=None, num_workers=count):
+                net(x).square().sum().mul(1e-3).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                workers.add(int(made))
+        digests.add(digest(*net.parameters()))
     torch.set_num_threads(1)
-    return {"workers": len(workers - {os.getpid()}), "steps": steps, "distance": optimizer.consensus_distance()}
+    return {"workers": len(workers - {os.getpid()}), "equal": len(digests) == 1, "steps": optimizer.steps}
 
 
 KEPT: list[object] = []
+
+
+class Branches(torch.nn.Module):
+    """One of which is used, by rank."""
+
+    def __init__(self, branches: torch.nn.ModuleList) -> None:
+        super().__init__()
+        self.branches = branches
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Through this rank's branch."""
+        return self.branches[dc.world().rank](x)
 
 
 def ddp() -> dict[str, Any]:
@@ -170,6 +197,16 @@ def ddp() -> dict[str, Any]:
     net = model()
     optimizer = dc.optim.DAdamW(net.parameters(), topology="ring", module=net)
     said["after"] = train(net, optimizer, torch.nn.parallel.DistributedDataParallel(net))
+    # Each rank uses one branch only, and they have different numbers of batches.
+    branches = torch.nn.ModuleList([torch.nn.Linear(6, 2), torch.nn.Linear(6, 2)])
+    unused = torch.nn.parallel.DistributedDataParallel(Branches(branches), find_unused_parameters=True)
+    optimizer = dc.optim.DAdamW(unused.parameters(), topology="ring", module=unused)
+    with optimizer.join():
+        for t in range(1 + 3 * dist.get_rank()):
+            unused(batch(t)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    said["branches"] = [float(optimizer.state[b.weight]["step"]) for b in branches]
     other = torch.nn.parallel.DistributedDataParallel(mlp())  # another model's DDP still averages
     other(batch(0)).square().mean().backward()
     said["other"] = digest(*[p.grad for p in other.parameters()])
