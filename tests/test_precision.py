@@ -14,15 +14,17 @@ ROOT = str(Path(__file__).parent.parent)
 @pytest.fixture(scope="module")
 def ranks() -> list[dict[str, Any]]:
     """The cases on three ranks, started once."""
-    cases = ["mean_stays", "scaler:", "scaler_clips", "scaler_in_backward"]
+    cases = ["mean_stays", "scaler:", "scaler:by-hand", "scaler_clips", "scaler_in_backward"]
     return launch("torchrun", 3, SCRIPT, *cases, PYTHONPATH=ROOT)
 
 
-@pytest.mark.parametrize(("size", "which"), [(2, "parameters"), (5, "parameters"), (5, "wire")])
-def test_bfloat16_equals_the_oracle_that_rounds_alike(size: int, which: str) -> None:
-    for r in launch("torchrun", size, SCRIPT, f"narrow:{which}", PYTHONPATH=ROOT):
+@pytest.mark.parametrize("size", [2, 5])
+def test_bfloat16_equals_the_oracle_that_rounds_alike(size: int) -> None:
+    for r in launch("torchrun", size, SCRIPT, "narrow:parameters", "narrow:wire", PYTHONPATH=ROOT):
+        cases = {**r["narrow:parameters"], **{f"{case} on the wire": said for case, said in r["narrow:wire"].items()}}
+        assert len(cases) == 12
         neighbors = {"ring": min(size - 1, 2), "complete": 1, "one-peer-exponential": 1}
-        for case, (off, worst, bytes_each, consensus) in r["narrow"].items():
+        for case, (off, worst, bytes_each, consensus) in cases.items():
             assert off < 5e-3, f"{case}: more than one in 200 elements is more than 1e-5 off"
             assert worst < 2**-7, case
             # 2 bytes an element from each neighbour; a group of four or more is read as one mean, in float32
@@ -41,7 +43,7 @@ def test_bfloat16_on_the_wire_does_not_move_the_mean(ranks: list[dict[str, Any]]
 
 def test_a_scaled_step_that_overflowed_still_mixes(ranks: list[dict[str, Any]]) -> None:
     for r in ranks:
-        said = r["scaler"]
+        said = r["scaler:"]
         assert said["error"] < 1e-5
         assert said["steps"] == 9
         if r["rank"] == 1:
@@ -54,10 +56,10 @@ def test_a_scaled_step_that_overflowed_still_mixes(ranks: list[dict[str, Any]]) 
             assert said["saved"] == 1
 
 
-def test_unscaling_by_hand_gives_the_same() -> None:
-    for r in launch("torchrun", 3, SCRIPT, "scaler:by-hand", PYTHONPATH=ROOT):
-        assert r["scaler"]["error"] < 1e-5
-        assert r["scaler"]["updates"] == (7 if r["rank"] == 1 else 9)
+def test_unscaling_by_hand_gives_the_same(ranks: list[dict[str, Any]]) -> None:
+    for r in ranks:
+        assert r["scaler:by-hand"]["error"] < 1e-5
+        assert r["scaler:by-hand"]["updates"] == (7 if r["rank"] == 1 else 9)
 
 
 def test_clipping_counts_unscaled_gradients(ranks: list[dict[str, Any]]) -> None:

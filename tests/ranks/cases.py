@@ -12,12 +12,16 @@ import decentcomm as dc
 
 
 def run_cases(cases: dict[str, Any]) -> None:
-    """Run the functions that the command line names, "name" or "name:argument", and print what they return."""
+    """Run the functions that the command line names, "name" or "name:argument", and print what they return.
+
+    The results of a case that is named several times are told apart by its argument.
+    """
     dc.init()
+    named = [case.split(":") for case in sys.argv[1:]]
+    often = {name for name, *_ in named if sum(name == other[0] for other in named) > 1}
     said = {}
-    for case in sys.argv[1:]:
-        name, *arguments = case.split(":")
-        said[name] = cases[name](*arguments)
+    for name, *arguments in named:
+        said[":".join([name, *arguments]) if name in often else name] = cases[name](*arguments)
     print(json.dumps({"rank": dc.world().rank, **said}), flush=True)
 
 
