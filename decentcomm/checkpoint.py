@@ -17,15 +17,16 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import torch
 import torch.distributed.checkpoint
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from decentcomm._world import control, init
-from decentcomm.errors import CheckpointError, DisagreementError
+from decentcomm.errors import CheckpointError
 from decentcomm.exchange.shm import broadcast
+from decentcomm.optim.agreement import require_same_step
 
 dcp: Any = torch.distributed.checkpoint  # untyped
 
@@ -70,9 +71,7 @@ def save(
         The folder of this checkpoint.
     """
     world, talk, root = init(), control(), Path(directory)
-    steps = [int(s) for s in talk.all_gather(str(optimizer.steps).encode())]
-    if len(set(steps)) > 1:
-        raise DisagreementError(f"ranks are at different steps, {steps}: save when all are at the same one")
+    require_same_step(optimizer.steps, talk)
     name = talk.all_gather(f".writing-{uuid.uuid4().hex}".encode())[0].decode()
 
     def write() -> None:
@@ -85,9 +84,10 @@ def save(
 
     def commit() -> None:
         if world.rank == 0:
-            _write(root / name / "run.json", json.dumps({"format": FORMAT, "size": world.size, "steps": steps[0]}))
+            run = json.dumps({"format": FORMAT, "size": world.size, "steps": optimizer.steps})
+            _write(root / name / "run.json", lambda file: file.write(run.encode()))
             _sync(root / name)
-            _commit(root, name, f"step-{steps[0]:08d}", max(keep, 1))
+            _commit(root, name, f"step-{optimizer.steps:08d}", max(keep, 1))
 
     _together(write, "write its part of the checkpoint", lambda: _remove(root / name, world.rank))
     _together(commit, "complete the checkpoint", lambda: None)
@@ -153,15 +153,7 @@ def export(path: str | os.PathLike[str], model: torch.nn.Module, optimizer: Opti
 
     def write() -> None:
         if init().rank == 0:
-            beside = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
-            try:
-                with beside.open("wb") as file:
-                    torch.save(mean, file)
-                    file.flush()
-                    os.fsync(file.fileno())
-                beside.replace(target)
-            finally:
-                beside.unlink(missing_ok=True)
+            _write(target, lambda file: torch.save(mean, file))
 
     _together(write, f"export to {target}", lambda: None)
 
@@ -250,9 +242,7 @@ def _commit(root: Path, written: str, name: str, keep: int) -> None:
     final = next(n for n in names if not (root / n).exists())
     (root / written).rename(root / final)
     _sync(root)
-    beside = root / f".{LATEST}-{uuid.uuid4().hex}"
-    _write(beside, final)
-    beside.replace(root / LATEST)
+    _write(root / LATEST, lambda file: file.write(final.encode()))
     _sync(root)
     complete = sorted(root.glob("step-*"), key=lambda folder: (folder.name == before, folder.stat().st_mtime))
     old = [folder for folder in complete if folder.name != final]
@@ -260,11 +250,17 @@ def _commit(root: Path, written: str, name: str, keep: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+def _write(target: Path, fill: Callable[[BinaryIO], object]) -> None:
+    """A whole file or none: written beside the target, on disk before it takes its place."""
+    beside = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
+    try:
+        with beside.open("wb") as file:
+            fill(file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _sync(folder: Path) -> None:

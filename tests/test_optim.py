@@ -8,13 +8,14 @@ import torch
 
 from decentcomm.errors import ConfigError, UnsupportedError
 from decentcomm.optim.flat import FlatLayout, by_dtype
-from tests.launching import LAUNCHERS, command, launch, run
+from tests.launching import LAUNCHERS, clean_environment, command, launch, run
 
 SCRIPT = Path(__file__).parent / "ranks" / "optimizers.py"
+ROOT = str(Path(__file__).parent.parent)
 
 
 def test_alone_it_equals_torch() -> None:
-    (only,) = launch("torchrun", 1, SCRIPT, "equals_torch")
+    (only,) = launch("torchrun", 1, SCRIPT, "equals_torch", PYTHONPATH=ROOT)
     errors = {k: v for k, v in only.items() if k != "rank"}
     assert len(errors) == 4
     assert {k: v for k, v in errors.items() if not v < 1e-6} == {}
@@ -22,7 +23,7 @@ def test_alone_it_equals_torch() -> None:
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_all_start_as_rank_0(launcher: str) -> None:
-    ranks = launch(launcher, 3, SCRIPT, "start_equal")
+    ranks = launch(launcher, 3, SCRIPT, "start_equal", PYTHONPATH=ROOT)
     assert {(r["parameters"], r["frozen"], r["mean"]) for r in ranks} == {
         (ranks[0]["parameters"], ranks[0]["frozen"], 0.0)
     }
@@ -30,7 +31,7 @@ def test_all_start_as_rank_0(launcher: str) -> None:
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_allreduce_equals_one_process_with_the_whole_batch(launcher: str) -> None:
-    for r in launch(launcher, 4, SCRIPT, "allreduce"):
+    for r in launch(launcher, 4, SCRIPT, "allreduce", PYTHONPATH=ROOT):
         assert r["distance"] < 1e-12
         assert (r["steps"], r["consensus"]) == (10, 0.0)
 
@@ -53,7 +54,7 @@ DIFFERENCES = {
 @pytest.fixture(scope="module")
 def disagreeing() -> list[dict[str, Any]]:
     """All differences, one after the other, started once."""
-    return launch("torchrun", 3, SCRIPT, "disagree", *DIFFERENCES)
+    return launch("torchrun", 3, SCRIPT, "disagree", *DIFFERENCES, PYTHONPATH=ROOT)
 
 
 @pytest.mark.parametrize("what", DIFFERENCES)
@@ -65,7 +66,7 @@ def test_ranks_that_differ_are_told_in_what(disagreeing: list[dict[str, Any]], w
 
 
 def test_a_wait_ends_at_its_deadline_and_says_for_whom() -> None:
-    ranks = launch("torchrun", 3, SCRIPT, "late")
+    ranks = launch("torchrun", 3, SCRIPT, "late", PYTHONPATH=ROOT)
     for r in (ranks[0], ranks[2]):
         assert f"rank {r['rank']} waited 1" in r["error"]
         assert "bucket 0" in r["error"] and "at step" in r["error"]
@@ -74,26 +75,26 @@ def test_a_wait_ends_at_its_deadline_and_says_for_whom() -> None:
 
 def test_nothing_is_left_behind_and_a_dead_rank_is_noticed() -> None:
     before = set(Path("/dev/shm").glob("decentcomm-*"))
-    done = run([*command("mpirun", 2)[:-2], str(SCRIPT), "killed"])
+    done = run([*command("mpirun", 2)[:-2], str(SCRIPT), "killed"], env=clean_environment(PYTHONPATH=ROOT))
     assert done.returncode != 0
     assert '"named": []' in done.stdout
     assert set(Path("/dev/shm").glob("decentcomm-*")) == before
 
 
 def test_ctrl_c_ends_a_wait() -> None:
-    waited = launch("torchrun", 2, SCRIPT, "interrupted")[0]["seconds"]
+    waited = launch("torchrun", 2, SCRIPT, "interrupted", PYTHONPATH=ROOT)[0]["seconds"]
     assert 0 < waited < 2
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_ranks_may_differ_in_which_parameters_are_used(launcher: str) -> None:
-    for r in launch(launcher, 4, SCRIPT, "unequal_use"):
+    for r in launch(launcher, 4, SCRIPT, "unequal_use", PYTHONPATH=ROOT):
         # Each parameter has a gradient of 1 on one of four ranks, for three steps with lr 1.
         assert [r[f"p{i}"] for i in range(4)] == pytest.approx([i - 0.75 for i in range(4)], abs=1e-6)
 
 
 def test_misuse_is_refused_with_words_that_help() -> None:
-    (said,) = launch("torchrun", 1, SCRIPT, "misuse")
+    (said,) = launch("torchrun", 1, SCRIPT, "misuse", PYTHONPATH=ROOT)
     assert "leave the block first" in said["nested"]
     assert "leave the block first" in said["step inside"]
     assert said["fork"] == 0
@@ -112,17 +113,17 @@ def test_misuse_is_refused_with_words_that_help() -> None:
 
 
 def test_what_is_wrong_on_one_rank_is_told_to_all() -> None:
-    for r in launch("torchrun", 2, SCRIPT, "one_bad"):
+    for r in launch("torchrun", 2, SCRIPT, "one_bad", PYTHONPATH=ROOT):
         assert "rank 1: parameter 0 of group 0 is torch.float16" in r["error"]
 
 
 def test_allreduce_notices_replicas_that_differ() -> None:
-    for r in launch("torchrun", 2, SCRIPT, "drifted"):
+    for r in launch("torchrun", 2, SCRIPT, "drifted", PYTHONPATH=ROOT):
         assert "ranks [1] differ from rank 0" in r["error"]
 
 
 def test_a_fast_rank_is_one_step_ahead_at_most_and_waits_asleep_without_the_gil() -> None:
-    fast, slow = launch("torchrun", 2, SCRIPT, "ahead")
+    fast, slow = launch("torchrun", 2, SCRIPT, "ahead", PYTHONPATH=ROOT)
     for t in range(7):
         assert fast["ends"][t + 1] >= slow["starts"][t], "rank 0 ended step t+1 before rank 1 came to publish step t"
     assert fast["ends"][0] < slow["starts"][0], "the first step needs nothing of the slow rank"

@@ -45,7 +45,7 @@ class ShmExchange:
         dtype: torch.dtype,
         timeout: float | None = None,
     ) -> None:
-        self._world, self._control, self._topology, self._dtype = world, control, topology, dtype
+        self._world, self._topology = world, topology
         offsets = np.cumsum([0, *buckets]).tolist()
         self._mean_scale = 0 if not uses_means(topology) else 2 if dtype == torch.bfloat16 else 1
         self._geometry = Geometry(list(zip(offsets, buckets, strict=False)), self._mean_scale)

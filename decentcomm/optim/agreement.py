@@ -65,6 +65,13 @@ def require_agreement(own: dict[str, Any], control: Control) -> None:
         _require_equal(key, [other["settings"].get(key) for other in everyone])
 
 
+def require_same_step(steps: int, control: Control) -> None:
+    """Raise if not all ranks have taken as many steps. Collective."""
+    everyone = [int(s) for s in control.all_gather(str(steps).encode())]
+    if len(set(everyone)) > 1:
+        raise DisagreementError(f"ranks are at different steps, {everyone}: all must meet at the same one")
+
+
 def _require_equal(what: str, values: list[Any]) -> None:
     different = [r for r, value in enumerate(values) if value != values[0]]
     if different:

@@ -8,11 +8,10 @@ thread steps.
 from __future__ import annotations
 
 import hashlib
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.optim.optimizer import ParamsT
@@ -20,19 +19,20 @@ from torch.optim.optimizer import ParamsT
 from decentcomm import topology as topologies
 from decentcomm._C import Incoming
 from decentcomm._world import control, init
-from decentcomm.errors import ConfigError, DisagreementError, UnsupportedError
+from decentcomm.errors import UnsupportedError
 from decentcomm.exchange import ShmExchange, mean_over_ranks
 from decentcomm.exchange.base import seconds_waited
 from decentcomm.monitor import WaitWatch
 from decentcomm.optim import buffers as module_buffers
 from decentcomm.optim import saving
-from decentcomm.optim.agreement import group_settings
+from decentcomm.optim.agreement import group_settings, require_same_step
 from decentcomm.optim.amp import Unscales
 from decentcomm.optim.backward import InBackward
-from decentcomm.optim.checks import require_range
+from decentcomm.optim.checks import check_options
 from decentcomm.optim.ddp import QuietDDP
 from decentcomm.optim.flat import FlatLayout
-from decentcomm.optim.gradients import NONFINITE, Gradients
+from decentcomm.optim.gradients import Gradients
+from decentcomm.optim.guards import Guarded
 from decentcomm.optim.joining import join
 from decentcomm.optim.partition import Partition
 from decentcomm.optim.start import names_of, start_equal
@@ -44,7 +44,7 @@ DEFAULT_TOPOLOGY = "one-peer-exponential"
 BUCKET_BYTES = 25 * 2**20
 
 
-class Decentralized(Unscales, torch.optim.Optimizer):
+class Decentralized(Guarded, Unscales, torch.optim.Optimizer):
     """Base of the decentralized optimizers. A subclass names its state buffers and calls its kernel.
 
     Construction is collective: parameters (and with `module` its buffers) become equal to rank 0's, and ranks that hold
@@ -83,8 +83,9 @@ class Decentralized(Unscales, torch.optim.Optimizer):
         buffers: str = "average",
         wait_warning: float | None = 0.25,
     ) -> None:
-        _check_options(wire_dtype, max_grad_norm, nonfinite, in_backward, buffers)
-        super().__init__(params, defaults)
+        check_options(wire_dtype, max_grad_norm, nonfinite, in_backward, buffers)
+        Guarded.__init__(self)
+        torch.optim.Optimizer.__init__(self, params, defaults)
         self._world, self._control = init(), control()
         self.topology = topologies.make(topology) if isinstance(topology, str) else topology
         if self.topology.size != self._world.size:
@@ -93,9 +94,7 @@ class Decentralized(Unscales, torch.optim.Optimizer):
             )
         self.steps = 0
         self._bytes = 0
-        self._met, self._showing, self._failed, self._process = False, "", "", os.getpid()
-        self._tell: Callable[[int], None] | None = None
-        self._in_backward: InBackward | None = None
+        self._met = False
         self._module, self._buffers, self._wire = module, buffers, wire_dtype
         self._bucket_bytes, self._timeout = bucket_bytes, timeout
         self._gradients = Gradients(max_grad_norm, nonfinite)
@@ -175,7 +174,7 @@ class Decentralized(Unscales, torch.optim.Optimizer):
         self._get_ready()
         if self._in_backward is None or not self._in_backward.started:
             self._require_own()
-        todo = [(part, b) for part in self._partitions for b in part.buckets]
+        todo = self._buckets()
         if self._in_backward is not None:
             todo = self._in_backward.left(todo)
         grad_scale = self._gradients.take(self, todo)
@@ -189,12 +188,14 @@ class Decentralized(Unscales, torch.optim.Optimizer):
         """A step without gradients: mix with the neighbours, update nothing. Other ranks may call `step` meanwhile."""
         self._require_whole()
         self._get_ready()
-        todo = [(part, b) for part in self._partitions for b in part.buckets]
         with torch.no_grad(), self._marked():
-            for part, bucket in todo:
+            for part, bucket in self._buckets():
                 part.drop_gradients(bucket)
                 self._step(part, bucket, 1.0)
             self._finish()
+
+    def _buckets(self) -> list[tuple[Partition, int]]:
+        return [(part, bucket) for part in self._partitions for bucket in part.buckets]
 
     def _require_own(self) -> None:
         for part in self._partitions:
@@ -226,7 +227,7 @@ class Decentralized(Unscales, torch.optim.Optimizer):
         """Before the first step: all ranks meet, and start from what their parameters are now."""
         if self._met:
             return
-        self._require_same_step()
+        require_same_step(self.steps, self._control)
         for part in self._partitions:
             part.start(self.steps)
         self._control.all_gather(b"")
@@ -343,24 +344,9 @@ class Decentralized(Unscales, torch.optim.Optimizer):
 
     def _means(self) -> list[torch.Tensor]:
         """The mean over all ranks of every partition, in full precision. Collective."""
-        if not self._met:
-            self._get_ready()
-        self._require_same_step()
+        self._get_ready()
+        require_same_step(self.steps, self._control)
         return [mean_over_ranks(part.wide(self.steps)) for part in self._partitions]
-
-    def _require_same_step(self) -> None:
-        steps = [int(s) for s in self._control.all_gather(str(self.steps).encode())]
-        if len(set(steps)) > 1:
-            raise DisagreementError(f"ranks are at different steps, {steps}: all must meet at the same one")
-
-    @contextmanager
-    def _marked(self) -> Iterator[None]:
-        """What fails inside leaves this replica incomplete."""
-        try:
-            yield
-        except BaseException as e:
-            self._failed = f"{type(e).__name__} at step {self.steps}"
-            raise
 
     @abstractmethod
     def _state_names(self) -> tuple[str, ...]:
@@ -371,55 +357,3 @@ class Decentralized(Unscales, torch.optim.Optimizer):
         period = [self.topology.matrix(t).round(12).tobytes() for t in range(self.topology.period)]
         digest = hashlib.sha256(b"".join(period)).hexdigest()[:16]
         return {"topology": f"{self.topology!r} with weights {digest}"}
-
-    def _require_usable(self) -> None:
-        """Raise if this optimizer cannot step."""
-        if self._failed:
-            raise UnsupportedError(
-                f"a step failed before ({self._failed}), so this replica is incomplete: "
-                "load a checkpoint on all ranks, or restart the run"
-            )
-        self._require_own_parameters()
-
-    def _require_own_parameters(self) -> None:
-        if self._process != os.getpid():
-            raise UnsupportedError("this optimizer belongs to the parent process: a forked child must not use it")
-        if self._showing:
-            raise UnsupportedError(f"inside {self._showing} the parameters are not this rank's: leave the block first")
-
-    def _require_no_half_step(self) -> None:
-        if self._in_backward is not None and self._in_backward.started:
-            raise UnsupportedError("backward has already updated some parameters (in_backward=True): call step() first")
-
-    def _require_whole(self) -> None:
-        """Raise if this optimizer cannot step, or is in the middle of one."""
-        self._require_usable()
-        self._require_no_half_step()
-
-    def _require_together(self) -> None:
-        """Raise if not all ranks can be expected to do the same now."""
-        self._require_whole()
-        if self._tell is not None:
-            raise UnsupportedError("inside join() other ranks may be out of batches: leave the block first")
-
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        raise UnsupportedError("this optimizer shares memory with other ranks: copy its state_dict() instead")
-
-    def __getstate__(self) -> NoReturn:
-        raise UnsupportedError("this optimizer shares memory with other ranks: save its state_dict() instead")
-
-
-def _check_options(
-    wire_dtype: torch.dtype | None, max_grad_norm: float | None, nonfinite: str, in_backward: bool, buffers: str
-) -> None:
-    if wire_dtype not in (None, torch.float32, torch.bfloat16):
-        raise ConfigError(f"wire_dtype={wire_dtype} must be torch.bfloat16, or None for the dtype of the parameters")
-    if nonfinite not in NONFINITE:
-        raise ConfigError(f"nonfinite={nonfinite!r} must be one of {NONFINITE}")
-    module_buffers.require_policy(buffers)
-    if max_grad_norm is not None:
-        require_range("max_grad_norm", max_grad_norm, 0.0)
-    if in_backward and (max_grad_norm is not None or nonfinite == "skip"):
-        raise ConfigError(
-            "max_grad_norm and nonfinite='skip' need all gradients before the first update: not with in_backward=True"
-        )

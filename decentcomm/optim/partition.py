@@ -129,15 +129,14 @@ class Partition:
         Writing through p.data leaves no trace but the values: the first and last of each parameter are looked at.
         """
         changed = []
-        own = zip(self.layout.params, self._views[version % 2], self._versions, self.names(), strict=True)
-        for p, view, seen, name in own:
+        for p, view, seen in zip(self.layout.params, self._views[version % 2], self._versions, strict=True):
             if p.data_ptr() != view.data_ptr():
                 raise UnsupportedError(
-                    f"{name} is no longer where this optimizer put it: was it moved, converted "
+                    f"{self.name(p)} is no longer where this optimizer put it: was it moved, converted "
                     "(model.double()) or given to another optimizer? Do that first, then make the optimizer"
                 )
             if p._version != seen:
-                changed.append(name)
+                changed.append(self.name(p))
         differs = self._home(version).index_select(0, self._sampled) != self._sample
         if bool(differs.any()):
             filled = [name for name, place in zip(self.names(), self.layout.places, strict=True) if place.count]

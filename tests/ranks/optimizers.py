@@ -9,12 +9,12 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 import decentcomm as dc
+from tests.ranks.cases import refusal
 
 
 def model(seed: int = 0) -> torch.nn.Sequential:
@@ -200,15 +200,6 @@ def unequal_use() -> dict[str, float]:
         optimizer.step()
     with optimizer.averaged():
         return {f"p{i}": float(p[0]) for i, p in enumerate(params)}
-
-
-def refusal(act: Callable[[], object]) -> str:
-    """What `act` is refused with."""
-    try:
-        act()
-    except dc.Error as e:
-        return str(e)
-    return "not refused"
 
 
 def param(*shape: int) -> torch.nn.Parameter:
